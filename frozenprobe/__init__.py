@@ -1,0 +1,1 @@
+"""Trustworthy evaluation of frozen text encoders."""

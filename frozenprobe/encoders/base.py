@@ -1,0 +1,154 @@
+"""What frozenprobe asks of an encoder: ragged token ids in, hidden states out, layer by layer.
+
+An adapter implements `Encoder`; what some encoders offer beyond it are the small protocols at the end of this page.
+An encoder knows nothing of tasks, pooling or probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+if TYPE_CHECKING:
+    import torch
+
+Layer = int | Literal["last"]
+Role = Literal["query", "document"]
+Visit = Callable[["Layer", "torch.Tensor"], None]
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """Who the encoder is, as written into every record.
+
+    Attributes:
+        name: The name it is reported under (hub id, folder name, or what the caller gave).
+        kind: The adapter that claimed it, such as `hf`, `st` or `module`.
+        architecture: Class name of the model, such as `BertModel`.
+        revision: Hub commit, where there is one.
+        parameters: All parameters of the encoder.
+        parameters_without_embeddings: The same without token, position and type embeddings.
+        hidden_size: Width `d` of the hidden states.
+        layers: Number of blocks `L`; layer 0 is the embedding output, 1 ... L the blocks.
+        max_length: Longest input in tokens, special tokens included; longer ones are truncated and counted.
+        dtype: `fp32`, `bf16` or `fp16`.
+        attention: The attention kernel, such as `sdpa` or `eager`.
+        device: `cpu`, `cuda`, ...
+        padding_side: `right` or `left`.
+        notes: What a reader of the scores should know, one line each (for example a repaired buffer).
+    """
+
+    name: str
+    kind: str
+    architecture: str
+    revision: str | None
+    parameters: int
+    parameters_without_embeddings: int
+    hidden_size: int
+    layers: int
+    max_length: int
+    dtype: str
+    attention: str
+    device: str
+    padding_side: str = "right"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """`n` tokenised inputs as ragged arrays: row `i` owns `[offsets[i], offsets[i + 1])` of the flat ones.
+
+    Attributes:
+        ids: Token ids.
+        offsets: Where each row starts; the last entry is the total.
+        special: True where a token was added by the tokenizer (`[CLS]`, `</s>`, ...).
+        types: Token type ids, or None where the model takes none.
+        full_lengths: Length of each row before truncation; larger than the row where it was cut.
+    """
+
+    ids: Int[np.ndarray, " total"]
+    offsets: Int[np.ndarray, " n_plus_1"]
+    special: Bool[np.ndarray, " total"]
+    types: Int[np.ndarray, " total"] | None
+    full_lengths: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " n"]:
+        """Tokens per row, after truncation."""
+        return np.diff(self.offsets)
+
+    @property
+    def truncated(self) -> Bool[np.ndarray, " n"]:
+        """True for the rows that lost tokens."""
+        return self.full_lengths > self.lengths
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A padded batch on the encoder's device; `mask` is True on every token that is not padding."""
+
+    ids: Int[torch.Tensor, "b t"]
+    mask: Bool[torch.Tensor, "b t"]
+    types: Int[torch.Tensor, "b t"] | None
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A frozen text encoder."""
+
+    info: EncoderInfo
+
+    def tokenize(self, texts: Sequence[str], pairs: Sequence[str] | None = None, role: Role | None = None) -> Tokenized:
+        """Tokenises `texts`, or the joint sequences of `texts` with `pairs`, truncated to `info.max_length`.
+
+        Safe to call from another thread while `forward` runs.
+        """
+        ...
+
+    def collate(self, tokens: Tokenized, rows: Int[np.ndarray, " b"]) -> Batch:
+        """Pads the given rows to the longest of them and moves them to the device."""
+        ...
+
+    def forward(self, batch: Batch, layers: Sequence[Layer], visit: Visit) -> None:
+        """Runs the model once, without gradients, and calls `visit(layer, hidden)` for each layer as it is ready.
+
+        `hidden` is `[b, t, d]` in the model's dtype, valid only during the call, so that all layers are never held.
+        `last` is what the model itself returns (after its final norm, if it has one), 0 the embedding output,
+        1 ... L the raw block outputs.
+        """
+        ...
+
+    def fingerprint(self) -> str:
+        """A digest of everything that decides the vectors: weights, config, tokenizer, adapter. Computed when asked."""
+        ...
+
+
+@runtime_checkable
+class HasPooling(Protocol):
+    """An encoder that declares its own pooling (a sentence-transformers folder)."""
+
+    def pool(self, hidden: Float[torch.Tensor, "b t d"], batch: Batch) -> Float[torch.Tensor, "b e"]:
+        """Pools the last layer as the encoder's own description says, its normalisation included."""
+        ...
+
+
+@runtime_checkable
+class HasPrompts(Protocol):
+    """An encoder whose queries and documents are prefixed differently."""
+
+    def prompt(self, role: Role) -> str:
+        """The prefix for a role; may be empty."""
+        ...
+
+
+def rows_of(tokens: Tokenized) -> Iterator[Int[np.ndarray, " t"]]:
+    """Yields the ids of each row."""
+    for start, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True):
+        yield tokens.ids[start:end]

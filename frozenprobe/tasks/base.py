@@ -1,0 +1,88 @@
+"""A task as data: what is read, what is predicted, which metric counts. Knows neither encoders nor probes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Shaped
+
+Target = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """The description of one task.
+
+    Attributes:
+        name: As typed by a user: `cola`, `mnli`, ...
+        title: As printed in a table: `CoLA`, `MNLI`.
+        suite: `GLUE`, `built-in` or the user's own name; printed with every score.
+        target: Whether labels are class ids or real numbers.
+        columns: One text column, or the two of a pair.
+        label_column: The column with the label.
+        classes: Label names in the order of their ids; empty for regression.
+        train_split: The split that probes are fitted on.
+        evaluation_splits: The splits that are scored; the first gives the headline.
+        metrics: All metrics recorded; the first is the headline.
+        config: The configuration inside the data set on the hub.
+    """
+
+    name: str
+    title: str
+    suite: str
+    target: Target
+    columns: tuple[str, ...]
+    label_column: str
+    classes: tuple[str, ...]
+    train_split: str
+    evaluation_splits: tuple[str, ...]
+    metrics: tuple[str, ...]
+    config: str
+
+    @property
+    def is_pair(self) -> bool:
+        """True where an input is two texts."""
+        return len(self.columns) == 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of one split, every one of them labelled (checked on loading).
+
+    Attributes:
+        name: Name of the split.
+        texts: First (or only) text of each row.
+        pairs: Second text of each row, or None.
+        labels: Class ids (int64) or values (float64).
+    """
+
+    name: str
+    texts: list[str]
+    pairs: list[str] | None
+    labels: Shaped[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task with its rows.
+
+    Attributes:
+        spec: The task's description.
+        train: The rows that probes are fitted on.
+        evaluations: The scored splits, in the order of `spec.evaluation_splits`.
+        source: Where the rows came from (hub id, folder, `built-in`).
+        revision: Hub commit, `unknown` for a folder without one, or the generator's version and seed.
+        subset: What is missing against the published data, in words, or None where it is whole.
+    """
+
+    spec: TaskSpec
+    train: Split
+    evaluations: tuple[Split, ...]
+    source: str
+    revision: str
+    subset: str | None = None
