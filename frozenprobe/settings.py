@@ -6,9 +6,9 @@ A default is written here and nowhere else. An unknown key or an impossible valu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Layer = int | Literal["last"]
 Pooling = Literal["mean", "cls", "max", "last", "first-last-mean", "own"]
@@ -24,8 +24,13 @@ def _split_commas(value: object) -> object:
     return value
 
 
+Value = TypeVar("Value")
+CommaSeparated = Annotated[tuple[Value, ...], BeforeValidator(_split_commas)]
+Count = Annotated[int, Field(ge=1)]
+
+
 def _as_layers(value: object) -> object:
-    """ "all", "last" or any list of block numbers; "-1" is "last"."""
+    """Reads `all`, `last` or a list of block numbers; -1 is `last`."""
     if value == "all":
         return "all"
     if isinstance(value, int):
@@ -35,7 +40,10 @@ def _as_layers(value: object) -> object:
         return parts
     layers = []
     for part in parts:
-        layer = part if part == "last" else int(part)
+        try:
+            layer = part if part == "last" else int(part)
+        except (TypeError, ValueError):
+            raise ValueError(f"{part!r} is no layer; allowed are all, last and numbers such as 0,6,-2") from None
         layers.append("last" if layer == -1 else layer)
     return tuple(dict.fromkeys(layers))
 
@@ -68,7 +76,7 @@ class FeatureSettings(Settings):
     """Which vectors are taken from the one forward pass, and where they are kept."""
 
     layers: Annotated[Literal["all"] | tuple[Layer, ...], BeforeValidator(_as_layers)] = ("last",)
-    poolings: Annotated[tuple[Pooling, ...], BeforeValidator(_split_commas)] = Field(("mean",), min_length=1)
+    poolings: CommaSeparated[Pooling] = Field(("mean",), min_length=1)
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
@@ -86,27 +94,33 @@ class RidgeSettings(Settings):
     standardisation: Standardisation = Field("centre", description="of the features, fitted on the fitting rows only")
     intercept: bool = Field(True, description="False, with standardisation none: eq. 3 exactly as printed")
     scale_with_n: bool = Field(False, description="lambda is multiplied by the number of fitting rows")
-    solver: Literal["auto", "eigh", "solve"] = "auto"
+    solver: Literal["auto", "eigh", "solve"] = Field("auto", description="auto: solve on a GPU, eigh elsewhere")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RidgeSettings:
+        if self.lambda_max < self.lambda_min:
+            raise ValueError(f"lambda_max {self.lambda_max:g} is below lambda_min {self.lambda_min:g}")
+        if not self.intercept and self.standardisation != "none":
+            raise ValueError("eq. 3 as printed (no intercept) goes with standardisation none")
+        return self
 
 
 class KnnSettings(Settings):
     """The kNN probe (paper, eq. 4)."""
 
-    ks: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_split_commas)] = Field(
-        (1, 3, 10, 30), min_length=1
-    )
-    distances: Annotated[tuple[Distance, ...], BeforeValidator(_split_commas)] = Field(("l2", "cosine"), min_length=1)
+    ks: CommaSeparated[Count] = Field((1, 3, 10, 30), min_length=1)
+    distances: CommaSeparated[Distance] = Field(("l2", "cosine"), min_length=1)
     backend: Literal["torch", "faiss"] = "torch"
 
 
 class ProbeSettings(Settings):
     """What is fitted on the features, and how it is scored."""
 
-    regimes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_split_commas)] = Field(
+    regimes: CommaSeparated[Count] = Field(
         (1, 10, 100, 1000), description="train sizes below the largest, which is always all of max_train"
     )
     draws: int = Field(5, ge=1, description="random subsets per regime below the largest")
-    max_train: Annotated[int, Field(ge=1)] | Literal["all"] = 10_000
+    max_train: Count | Literal["all"] = Field(10_000, description="train rows that both probes see at most, or all")
     seed: int = Field(0, ge=0)
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval; 0: no intervals")
     control: bool = Field(False, description="also fit on shuffled train labels (random-label control)")
@@ -117,3 +131,26 @@ class ProbeSettings(Settings):
     @classmethod
     def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(set(value)))
+
+
+class GlueSettings(Settings):
+    """One evaluation: an encoder, the features taken from it, the probes fitted on them, the tasks they are scored on."""
+
+    encoder: EncoderSettings
+    features: FeatureSettings = FeatureSettings()
+    probes: ProbeSettings = ProbeSettings()
+    suite: Literal["glue", "built-in"] = Field(
+        "glue", description="the benchmark, or the small suite that needs no data"
+    )
+    tasks: CommaSeparated[str] | None = Field(None, description="comma-separated names; None: the suite's own list")
+    task_files: CommaSeparated[Path] = Field((), description="TOML files of your own tasks")
+    pair_form: Literal["joint", "siamese", "both"] = Field(
+        "joint", description="a pair as one sequence, or as [u, v, |u-v|, u*v]"
+    )
+    data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
+    data_revision: str | None = Field(None, description="hub revision of the data set")
+
+    @property
+    def pair_forms(self) -> tuple[PairForm, ...]:
+        """The pair forms asked for."""
+        return ("joint", "siamese") if self.pair_form == "both" else (self.pair_form,)
