@@ -6,9 +6,11 @@ A default is written here and nowhere else. An unknown key or an impossible valu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from frozenprobe.errors import SettingsError
 
 Layer = int | Literal["last"]
 Pooling = Literal["mean", "cls", "max", "last", "first-last-mean", "own"]
@@ -26,6 +28,7 @@ def _split_commas(value: object) -> object:
 
 Value = TypeVar("Value")
 CommaSeparated = Annotated[tuple[Value, ...], BeforeValidator(_split_commas)]
+Checked = TypeVar("Checked", bound=BaseModel)
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -154,3 +157,36 @@ class GlueSettings(Settings):
     def pair_forms(self) -> tuple[PairForm, ...]:
         """The pair forms asked for."""
         return ("joint", "siamese") if self.pair_form == "both" else (self.pair_form,)
+
+
+def parse(model: type[Checked], values: dict[str, Any]) -> Checked:
+    """Validates plain values into settings.
+
+    Raises:
+        SettingsError: One line that names the first wrong option and says what is allowed.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        owner: type[BaseModel] = model
+        names = []
+        for part in map(str, first["loc"]):  # beyond the last field pydantic names validators of its own
+            field = owner.model_fields.get(part)
+            if field is None and first["type"] != "extra_forbidden":
+                break
+            names.append(part)
+            if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+                break
+            owner = field.annotation
+        name = ".".join(names) or "settings"
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(f"unknown setting {name}; allowed are {', '.join(owner.model_fields)}") from None
+        if first["type"] == "missing":
+            raise SettingsError(f"{name} is required") from None
+        messages = dict.fromkeys(
+            issue["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            for issue in error.errors()
+            if issue["loc"][: len(names)] == first["loc"][: len(names)]
+        )
+        raise SettingsError(f"{name}: {' or '.join(messages)} (got {first['input']!r})") from None

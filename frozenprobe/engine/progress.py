@@ -1,0 +1,156 @@
+"""What a person sees while work is going on: a live bar with rate and time left, plain lines, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Reporter(Protocol):
+    """Told what happens, in this order: `plan`, then for each unit `start`, `advance` ..., `finish`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def plan(self, units: int, finished: int) -> None:
+        """So many units in all, so many of them finished by an earlier run."""
+        ...
+
+    def start(self, unit: str) -> None:
+        """A unit begins."""
+        ...
+
+    def advance(self, phase: str, done: int, total: int) -> None:
+        """A unit's phase (`forward`, counted in tokens, or `probe`, counted in views) has got so far."""
+        ...
+
+    def finish(self, unit: str, seconds: float) -> None:
+        """A unit is written."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Something the reader of the scores should know."""
+        ...
+
+
+class SilentReporter:
+    """Shows nothing; the base of the others."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def plan(self, units: int, finished: int) -> None:
+        """See `Reporter`."""
+
+    def start(self, unit: str) -> None:
+        """See `Reporter`."""
+
+    def advance(self, phase: str, done: int, total: int) -> None:
+        """See `Reporter`."""
+
+    def finish(self, unit: str, seconds: float) -> None:
+        """See `Reporter`."""
+
+    def note(self, line: str) -> None:
+        """See `Reporter`."""
+
+
+class PlainReporter(SilentReporter):
+    """One line a unit, for logs and pipes."""
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
+        self._units = self._done = 0
+
+    def plan(self, units: int, finished: int) -> None:
+        """See `Reporter`."""
+        self._units, self._done = units, finished
+        if finished:
+            self._write(f"{finished} of {units} tasks were finished before; going on with the rest")
+
+    def finish(self, unit: str, seconds: float) -> None:
+        """See `Reporter`."""
+        self._done += 1
+        self._write(f"[{self._done}/{self._units}] {unit}: {seconds:.1f} s")
+
+    def note(self, line: str) -> None:
+        """See `Reporter`."""
+        self._write(f"note: {line}")
+
+
+class LiveReporter(SilentReporter):
+    """Two live bars on a terminal: tasks, and the tokens of the task in progress with their rate and time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[rate]}", style="dim"),
+            TimeElapsedColumn(),
+            TextColumn("left", style="dim"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        self._all = self._bars.add_task("tasks", total=None, rate="")
+        self._one = self._bars.add_task("", total=None, rate="", visible=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def plan(self, units: int, finished: int) -> None:
+        """See `Reporter`."""
+        self._bars.update(self._all, total=units, completed=finished)
+        if finished:
+            self._console.print(f"[dim]{finished} of {units} tasks were finished before; going on with the rest[/dim]")
+
+    def start(self, unit: str) -> None:
+        """See `Reporter`."""
+        self._bars.reset(self._one, description=f"  {unit}", total=None, visible=True, rate="")
+        self._started = time.perf_counter()
+
+    def advance(self, phase: str, done: int, total: int) -> None:
+        """See `Reporter`."""
+        elapsed = time.perf_counter() - self._started
+        rate = f"{done / elapsed:,.0f} tokens/s" if phase == "forward" and elapsed > 0.5 else phase
+        self._bars.update(self._one, completed=done, total=max(total, 1), rate=rate)
+
+    def finish(self, unit: str, seconds: float) -> None:
+        """See `Reporter`."""
+        self._bars.advance(self._all)
+        self._bars.update(self._one, visible=False)
+        self._console.print(f"[green]done[/green] {unit} [dim]{seconds:.1f} s[/dim]")
+
+    def note(self, line: str) -> None:
+        """See `Reporter`."""
+        self._console.print(f"[yellow]note[/yellow] {line}", highlight=False)
+
+
+def default_reporter(quiet: bool = False) -> Reporter:
+    """A live display on a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+    if quiet:
+        return SilentReporter()
+    return LiveReporter() if sys.stderr.isatty() else PlainReporter()

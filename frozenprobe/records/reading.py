@@ -1,0 +1,74 @@
+"""Reading runs back as pandas frames; loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from frozenprobe.records.schema import COLUMNS, Unit
+from frozenprobe.records.store import read_manifest, read_timings, read_units
+
+SCORE_COLUMNS = [name for name in COLUMNS.names if name not in ("kind", "values")]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run read back.
+
+    Attributes:
+        folder: Where it lies.
+        manifest: Its facts.
+        units: Its finished units.
+        damaged: Unit files left out because they are damaged.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    units: list[Unit]
+    damaged: list[str]
+
+    @property
+    def name(self) -> str:
+        """The encoder's name as printed."""
+        encoder = self.manifest["encoder"]
+        return encoder["name"] + (" (random init)" if encoder["random_init"] else "")
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """All rows of a kind: `score`, `prediction` or `label`, with their task's printed title."""
+        return [{**row, "title": unit.title} for unit in self.units for row in unit.rows if row["kind"] == kind]
+
+    def scores(self) -> pd.DataFrame:
+        """One row per score, with the encoder's name and revision in front."""
+        encoder = self.manifest["encoder"]
+        frame = pd.DataFrame(self.rows("score"), columns=[*SCORE_COLUMNS, "title"])
+        frame.insert(0, "encoder", self.name)
+        frame.insert(1, "revision", encoder["revision"])
+        return frame
+
+    def headline(self) -> list[dict[str, Any]]:
+        """The rows that a table is made of, replicates included."""
+        return [row for row in self.rows("score") if row["is_headline"]]
+
+    def seconds(self) -> dict[str, float]:
+        """Wall time by phase, summed over units; the last timing of a unit counts."""
+        last = {tuple(line["unit"].items()): line["seconds"] for line in read_timings(self.folder)}
+        total: dict[str, float] = {}
+        for seconds in last.values():
+            for phase, value in seconds.items():
+                total[phase] = total.get(phase, 0.0) + value
+        return total
+
+
+def read_run(folder: str | Path) -> Run:
+    """Reads a run's folder.
+
+    Raises:
+        RecordError: The folder is not a run.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    units, damaged = read_units(folder)
+    return Run(folder, manifest, units, damaged)
