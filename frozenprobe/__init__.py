@@ -1,1 +1,29 @@
-"""Trustworthy evaluation of frozen text encoders."""
+"""Trustworthy evaluation of frozen text encoders.
+
+One forward pass over the data, then closed-form ridge sweeps and kNN probes. `evaluate_glue` is the command
+`frozenprobe glue` in Python. Submodules are imported when first used, so that `import frozenprobe` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from frozenprobe.encoders.module import ModuleEncoder
+    from frozenprobe.encoders.registry import load_encoder
+    from frozenprobe.records.reading import read_run
+    from frozenprobe.suites.glue import evaluate_glue
+
+__all__ = ["ModuleEncoder", "evaluate_glue", "load_encoder", "read_run"]
+
+_HOMES = {
+    "ModuleEncoder": "frozenprobe.encoders.module",
+    "evaluate_glue": "frozenprobe.suites.glue",
+    "load_encoder": "frozenprobe.encoders.registry",
+    "read_run": "frozenprobe.records.reading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -72,7 +72,7 @@ class EncoderSettings(Settings):
     random_init: bool = Field(
         False, description="same architecture and tokenizer, weights drawn anew: the floor of every score"
     )
-    seed: int = Field(0, ge=0, description="of the random initialisation")
+    init_seed: int = Field(0, ge=0, description="of the random initialisation")
 
 
 class FeatureSettings(Settings):

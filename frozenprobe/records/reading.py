@@ -53,8 +53,8 @@ class Run:
         return [row for row in self.rows("score") if row["is_headline"]]
 
     def seconds(self) -> dict[str, float]:
-        """Wall time by phase, summed over units; the last timing of a unit counts."""
-        last = {tuple(line["unit"].items()): line["seconds"] for line in read_timings(self.folder)}
+        """Wall time by phase, summed over the set-up and all units; the last timing of each counts."""
+        last = {line["what"]: line["seconds"] for line in read_timings(self.folder)}
         total: dict[str, float] = {}
         for seconds in last.values():
             for phase, value in seconds.items():

@@ -108,12 +108,16 @@ class RunStore:
         pq.write_table(pa.table(columns, schema=schema), buffer, compression="zstd")
         content = buffer.getvalue().to_pybytes()
         write_atomically(self.folder / "units" / f"{_content_id(content)}.parquet", content)
-        line = json.dumps({"unit": asdict(unit.key), "seconds": timings}) + "\n"
+        self.add_timings(str(unit.key), timings)
+
+    def add_timings(self, what: str, seconds: dict[str, float]) -> None:
+        """Notes the wall time of a unit, or of the set-up, by phase."""
+        path = self.folder / "timings.jsonl"
         try:
-            with open(self.folder / "timings.jsonl", "a") as file:
-                file.write(line)
+            with open(path, "a") as file:
+                file.write(json.dumps({"what": what, "seconds": seconds}) + "\n")
         except OSError as error:
-            raise RecordError(f"cannot write {self.folder / 'timings.jsonl'}: {error.strerror or error}") from error
+            raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 
     def update(self, **facts: Any) -> None:
         """Adds facts to the manifest that were not known at the start, such as the token budget."""

@@ -1,0 +1,70 @@
+"""The `frozenprobe` command. Exit codes: 0 done, 2 wrong input, 130 interrupted with everything finished kept."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+
+from frozenprobe.errors import FrozenprobeError
+
+# Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
+COMMANDS = {
+    "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "show": "print finished runs again, from their records",
+    "cache": "show or prune the feature cache",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a command and exits with its code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    parser = argparse.ArgumentParser(
+        prog="frozenprobe",
+        description="Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((word for word in argv if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name == chosen:
+            import_module(f"frozenprobe.cli.{name}").add_arguments(command)
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(f"frozenprobe {version('frozenprobe')}")
+        raise SystemExit(0)
+    if arguments.command is None:
+        parser.print_help()
+        raise SystemExit(0)
+    raise SystemExit(_run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Runs the chosen command; wrong input becomes one line, an interruption another."""
+    started = time.perf_counter()
+    try:
+        module = import_module(f"frozenprobe.cli.{arguments.command}")
+        arguments.started = started
+        module.run(arguments)
+    except FrozenprobeError as error:
+        print(f"frozenprobe: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("frozenprobe: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""One unit of work: a task in one pair form, from texts to scores, for the price of one forward pass."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from frozenprobe.encoders.base import Encoder
+from frozenprobe.engine.run import OnProgress
+from frozenprobe.errors import FeatureError, ProbeError
+from frozenprobe.features.base import Features, Inputs, View
+from frozenprobe.features.cache import FeatureCache
+from frozenprobe.features.diagnostics import diagnose
+from frozenprobe.features.extract import extract
+from frozenprobe.features.pairs import siamese
+from frozenprobe.probes.base import Labelled
+from frozenprobe.probes.sweep import run_probes
+from frozenprobe.records.schema import Unit, UnitKey
+from frozenprobe.settings import FeatureSettings, ProbeSettings
+from frozenprobe.tasks.base import Split, TaskData, TaskSpec
+
+HEADLINE_VIEW = View("last", "mean")
+
+
+def unit_key(data: TaskData, pair_form: str) -> UnitKey:
+    """The unit of a task; a subset of the published data is never filed under the task's own name."""
+    name = data.spec.name + ("-subset" if data.subset else "")
+    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single")
+
+
+def unit_title(data: TaskData) -> str:
+    """The task's name as printed."""
+    return data.spec.title + (" (subset)" if data.subset else "")
+
+
+def train_rows(train: Split, settings: ProbeSettings) -> Split:
+    """The rows of the train split that both probes see: at most `max_train`, drawn by the seed, in the order of the file."""
+    if settings.max_train == "all" or len(train) <= settings.max_train:
+        return train
+    rows = np.sort(np.random.default_rng(settings.seed).permutation(len(train))[: settings.max_train])
+    pairs = None if train.pairs is None else [train.pairs[row] for row in rows]
+    return Split(train.name, [train.texts[row] for row in rows], pairs, train.labels[rows])
+
+
+def inputs_of(split: Split, pair_form: str) -> list[Inputs]:
+    """What is encoded for a split: its texts, its joint sequences, or both sides of its pairs apart."""
+    if split.pairs is None or pair_form == "joint":
+        return [Inputs(split.texts, split.pairs)]
+    return [Inputs(split.texts), Inputs(split.pairs)]
+
+
+def evaluate_task(
+    encoder: Encoder,
+    data: TaskData,
+    pair_form: str,
+    views: Sequence[View],
+    features: FeatureSettings,
+    probes: ProbeSettings,
+    cache: FeatureCache | None,
+    on_progress: OnProgress,
+) -> tuple[Unit, dict[str, float]]:
+    """Encodes a task's rows once and probes every view of them.
+
+    Returns:
+        The finished unit, and its wall time in seconds by phase.
+
+    Raises:
+        FeatureError: The encoder gave a non-finite feature.
+        ProbeError: The probes cannot be fitted.
+    """
+    spec, title = data.spec, unit_title(data)
+    splits = [train_rows(data.train, probes), *data.evaluations]
+    inputs = [part for split in splits for part in inputs_of(split, pair_form)]
+    parts_per_split = len(inputs) // len(splits)
+    try:
+        extracted = extract(
+            encoder,
+            inputs,
+            views,
+            features,
+            cache=cache,
+            on_progress=lambda progress: on_progress("forward", progress.done, progress.total),
+        )
+    except FeatureError as error:
+        raise FeatureError(f"{title}: {error}") from error
+    report = extracted[0].report
+    warnings = []
+    if report.truncated:
+        share = report.lost_tokens / report.total_tokens
+        warnings.append(
+            f"{report.truncated:,} of {report.rows:,} inputs are longer than {encoder.info.max_length} tokens; "
+            f"{share:.1%} of all tokens were cut off"
+        )
+    started = time.perf_counter()
+    unit = Unit(
+        unit_key(data, pair_form),
+        title,
+        {
+            "target": spec.target,
+            "classes": list(spec.classes),
+            "metrics": list(spec.metrics),
+            "source": data.source,
+            "revision": data.revision,
+            "subset": data.subset,
+            "train_rows": len(splits[0]),
+            "train_rows_available": len(data.train),
+            "digests": {split.name: _digest(split) for split in splits},
+            "extraction": {name: value for name, value in report.as_dict().items() if name != "seconds"},
+            "diagnostics": {},
+        },
+    )
+    for split in data.evaluations:
+        unit.add_labels(split.name, split.labels)
+    for done, view in enumerate(views):
+        on_progress("probe", done, len(views))
+        labelled = [
+            Labelled(
+                split.name, _features(extracted[i * parts_per_split : (i + 1) * parts_per_split], view), split.labels
+            )
+            for i, split in enumerate(splits)
+        ]
+        diagnostics = diagnose(labelled[0].features)
+        unit.about["diagnostics"][str(view)] = diagnostics.as_dict()
+        try:
+            result = run_probes(
+                labelled[0],
+                labelled[1:],
+                target=spec.target,
+                n_classes=len(spec.classes),
+                metrics=spec.metrics,
+                settings=probes,
+                device=encoder.info.device,
+                seed=_task_seed(probes.seed, spec),
+            )
+        except ProbeError as error:
+            raise ProbeError(f"{title}, {view}: {error}") from error
+        unit.add_view(view.layer, view.pooling, view == HEADLINE_VIEW, result)
+        if view == HEADLINE_VIEW:
+            warnings += [*diagnostics.warnings, *result.warnings]
+    unit.about["warnings"] = warnings
+    return unit, {**report.seconds, "probe": time.perf_counter() - started}
+
+
+def _features(parts: Sequence[Features], view: View) -> np.ndarray:
+    """The features of one split: as encoded, or composed from both sides of its pairs."""
+    vectors = [part.by_view[view] for part in parts]
+    return vectors[0] if len(vectors) == 1 else siamese(*vectors)
+
+
+def _task_seed(seed: int, spec: TaskSpec) -> int:
+    """A seed of a task's own, so that tasks are independent and a task does not depend on its neighbours."""
+    return zlib.crc32(f"{seed}/{spec.suite}/{spec.name}".encode())
+
+
+def _digest(split: Split) -> str:
+    """Identifies the rows that were scored, so that only the same rows are ever compared."""
+    digest = hashlib.sha256()
+    for texts in (split.texts, split.pairs or ()):
+        for text in texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    digest.update(np.ascontiguousarray(split.labels).tobytes())
+    return digest.hexdigest()[:16]

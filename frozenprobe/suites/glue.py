@@ -1,0 +1,243 @@
+"""`frozenprobe glue`: the paper's frozen evaluation (section 4.1) of one checkpoint, from names to records.
+
+Protocol: features are the mean over all tokens of the last layer, at most 10,000 train rows, ridge and kNN fitted in closed
+form, scored on the validation splits. Thin on purpose: it plans units of work, and the engine runs them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.registry import load_encoder
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
+from frozenprobe.engine.progress import Reporter, SilentReporter
+from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.features.base import Inputs, View
+from frozenprobe.features.cache import FeatureCache, default_cache_dir
+from frozenprobe.features.extract import extract, resolve_views
+from frozenprobe.records.provenance import provenance
+from frozenprobe.records.reading import Run, read_run
+from frozenprobe.records.store import RunStore
+from frozenprobe.reports.csv import write_csv
+from frozenprobe.settings import GlueSettings, parse
+from frozenprobe.tasks.base import TaskData
+from frozenprobe.tasks.builtin import load_builtin
+from frozenprobe.tasks.custom import load_custom
+from frozenprobe.tasks.loading import load_task
+from frozenprobe.tasks.registry import resolve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a task would cost.
+
+    Attributes:
+        task: Its name as printed, with the pair form.
+        rows: Inputs to be encoded.
+        tokens: Their tokens, each distinct input counted once.
+        seconds: Estimated time of the forward pass, from a measured sample.
+    """
+
+    task: str
+    rows: int
+    tokens: int
+    seconds: float
+
+
+def run_glue(
+    settings: GlueSettings,
+    out: Path,
+    *,
+    encoder: Encoder | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    import_seconds: float = 0.0,
+) -> Run:
+    """Evaluates a checkpoint into a results folder; the same call resumes what was interrupted.
+
+    Args:
+        settings: What is measured.
+        out: The run's folder.
+        encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        overwrite: Drop what another run left in the folder.
+        reporter: Told about progress.
+        import_seconds: What importing cost the caller; kept with the other timings.
+
+    Raises:
+        FrozenprobeError: Wrong input; found before any encoding wherever it can be.
+    """
+    reporter = reporter or SilentReporter()
+    with reporter:
+        started = time.perf_counter()
+        tasks = load_tasks(settings)
+        data_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        encoder = encoder or load_encoder(settings.encoder)
+        views = _views(settings, encoder)
+        check_padding(encoder)
+        store = RunStore(out, _manifest(settings, encoder), overwrite=overwrite)
+        store.add_timings(
+            "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
+        )
+        for line in _notes(encoder, tasks):
+            reporter.note(line)
+        budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
+        features = settings.features.model_copy(update={"tokens_per_batch": budget})
+        cache = None
+        if features.cache:
+            root = features.cache_dir or default_cache_dir()
+            cache = FeatureCache(root, int(features.cache_limit_gb * 1e9))
+
+        def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
+            chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
+            unit, seconds = evaluate_task(encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress)
+            if unit.about["extraction"]["encoded"]:
+                store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
+            return unit, seconds
+
+        units = [
+            PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
+            for data, form in _units(tasks, settings)
+        ]
+        run_units(units, store, reporter)
+        run = read_run(out)
+        write_csv(run, out)
+    return run
+
+
+def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_rows: int = 512) -> list[Forecast]:
+    """What an evaluation would encode and how long its forward passes would take; writes nothing.
+
+    The rate comes from encoding a spread-out sample of the rows.
+    """
+    tasks = load_tasks(settings)
+    encoder = encoder or load_encoder(settings.encoder)
+    views = _views(settings, encoder)
+    counted = []
+    for data, form in _units(tasks, settings):
+        inputs = [
+            part
+            for split in (train_rows(data.train, settings.probes), *data.evaluations)
+            for part in inputs_of(split, form)
+        ]
+        distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
+        joint = inputs[0].pairs is not None
+        merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
+        tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
+        counted.append((str(unit_key(data, form)), sum(map(len, inputs)), tokens, merged))
+    sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
+    report = extract(encoder, sample, views, settings.features, cache=None)[0].report
+    rate = report.tokens / report.seconds["forward"]
+    return [Forecast(task, rows, tokens, tokens / rate) for task, rows, tokens, _ in counted]
+
+
+def evaluate_glue(
+    ckpt: str | Path | Encoder,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Evaluates a checkpoint on GLUE and returns every score as a frame.
+
+    Args:
+        ckpt: Hub id, folder, `scheme:path`, or a loaded encoder.
+        out: Folder for the records; None keeps them only for the length of the call.
+        overwrite: Drop what another run left in `out`.
+        reporter: Told about progress; None is silent.
+        **settings: Fields of `GlueSettings`, sections as dictionaries: `tasks="cola,rte"`,
+            `probes={"max_train": 1000}`, `encoder={"dtype": "bf16"}`.
+
+    Returns:
+        One row per score: task, view, probe, protocol, hyper-parameters, metric, value and its 95% interval.
+
+    Raises:
+        FrozenprobeError: Wrong input, explained in one line.
+    """
+    encoder = None if isinstance(ckpt, str | Path) else ckpt
+    name = str(ckpt) if encoder is None else encoder.info.name
+    checked = parse(GlueSettings, {**settings, "encoder": {**settings.get("encoder", {}), "ckpt": name}})
+    with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
+        folder = Path(out) if out is not None else Path(temporary) / "run"
+        return run_glue(checked, folder, encoder=encoder, overwrite=overwrite, reporter=reporter).scores()
+
+
+def load_tasks(settings: GlueSettings) -> list[TaskData]:
+    """Reads every task's rows, so that data at fault is found before any encoding.
+
+    Raises:
+        DataError: A task is unknown, missing, damaged, unlabelled or has one class only.
+    """
+    tasks = [load_custom(file) for file in settings.task_files]
+    if settings.task_files and settings.tasks is None:
+        return tasks
+    for spec in resolve(settings.tasks, settings.suite):
+        if settings.suite == "built-in":
+            tasks.append(load_builtin(spec.name))
+        else:
+            tasks.append(load_task(spec, data_dir=settings.data_dir, revision=settings.data_revision))
+    return tasks
+
+
+def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
+    """The views asked for; the headline view is always among them, it costs nothing."""
+    return list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
+
+
+def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
+    return [
+        (data, form)
+        for data in tasks
+        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
+    ]
+
+
+def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
+    """What the folder says of the run; `identity` is what must be the same for a resume."""
+    chosen = settings.model_dump(mode="json")
+    fingerprint = encoder.fingerprint()
+    return {
+        "identity": {
+            "fingerprint": fingerprint,
+            "encoder": {
+                name: chosen["encoder"][name] for name in ("dtype", "max_length", "attn", "random_init", "init_seed")
+            },
+            "features": {name: chosen["features"][name] for name in ("layers", "poolings")},
+            "probes": chosen["probes"],
+            "suite": chosen["suite"],
+            "data_revision": chosen["data_revision"],
+        },
+        "encoder": {**vars(encoder.info), "fingerprint": fingerprint, "random_init": settings.encoder.random_init},
+        "settings": chosen,
+        **provenance(),
+    }
+
+
+def _notes(encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
+    """What a reader of the scores should know before the first of them."""
+    info = encoder.info
+    lines = [
+        f"{info.name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
+        f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}"
+    ]
+    lines += [f"{info.name}: {note}" for note in info.notes]
+    lines += [f"{unit_title(data)}: {data.subset}; not a {data.spec.suite} score" for data in tasks if data.subset]
+    return lines
+
+
+def _thin(inputs: Inputs, rows: int) -> Inputs:
+    """About so many rows, evenly spread."""
+    step = max(1, len(inputs) // rows)
+    return Inputs(inputs.texts[::step], None if inputs.pairs is None else inputs.pairs[::step])
