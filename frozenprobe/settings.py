@@ -62,13 +62,15 @@ class EncoderSettings(Settings):
 
     ckpt: str = Field(min_length=1, description="hub id, folder, or scheme:path (hf:, st:, or a plug-in's)")
     revision: str | None = Field(None, description="hub revision: branch, tag or commit")
-    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    dtype: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="of weights and activations")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     max_length: int | None = Field(
         None, ge=2, description="tokens per input, special tokens included; None: the encoder's own"
     )
-    attn: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    trust_remote_code: bool = False
+    attn: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+        "auto", description="attention kernel; auto: sdpa where the model has it, else eager"
+    )
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the checkpoint")
     random_init: bool = Field(
         False, description="same architecture and tokenizer, weights drawn anew: the floor of every score"
     )
@@ -78,21 +80,25 @@ class EncoderSettings(Settings):
 class FeatureSettings(Settings):
     """Which vectors are taken from the one forward pass, and where they are kept."""
 
-    layers: Annotated[Literal["all"] | tuple[Layer, ...], BeforeValidator(_as_layers)] = ("last",)
-    poolings: CommaSeparated[Pooling] = Field(("mean",), min_length=1)
+    layers: Annotated[Literal["all"] | tuple[Layer, ...], BeforeValidator(_as_layers)] = Field(
+        ("last",), description="last, all, or numbers: 0 is the embedding output, -2 the last block but one"
+    )
+    poolings: CommaSeparated[Pooling] = Field(
+        ("mean",), min_length=1, description="any of mean, cls, max, last, first-last-mean, own"
+    )
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
-    cache: bool = True
+    cache: bool = Field(True, description="keep features and reuse them")
     cache_dir: Path | None = Field(None, description="None: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
-    cache_limit_gb: float = Field(20.0, gt=0)
+    cache_limit_gb: float = Field(20.0, gt=0, description="size at which the least recently used are dropped")
 
 
 class RidgeSettings(Settings):
     """The ridge sweep (paper, eq. 2 and 3)."""
 
-    lambda_min: float = Field(1.0, gt=0)
-    lambda_max: float = Field(1e4, gt=0)
+    lambda_min: float = Field(1.0, gt=0, description="weakest regularisation")
+    lambda_max: float = Field(1e4, gt=0, description="strongest regularisation")
     lambdas: int = Field(13, ge=1, description="how many, log-spaced")
     standardisation: Standardisation = Field("centre", description="of the features, fitted on the fitting rows only")
     intercept: bool = Field(True, description="False, with standardisation none: eq. 3 exactly as printed")
@@ -111,9 +117,9 @@ class RidgeSettings(Settings):
 class KnnSettings(Settings):
     """The kNN probe (paper, eq. 4)."""
 
-    ks: CommaSeparated[Count] = Field((1, 3, 10, 30), min_length=1)
-    distances: CommaSeparated[Distance] = Field(("l2", "cosine"), min_length=1)
-    backend: Literal["torch", "faiss"] = "torch"
+    ks: CommaSeparated[Count] = Field((1, 3, 10, 30), min_length=1, description="neighbours that vote")
+    distances: CommaSeparated[Distance] = Field(("l2", "cosine"), min_length=1, description="l2, cosine or both")
+    backend: Literal["torch", "faiss"] = Field("torch", description="exact search by torch, or by faiss (an extra)")
 
 
 class ProbeSettings(Settings):
@@ -124,7 +130,7 @@ class ProbeSettings(Settings):
     )
     draws: int = Field(5, ge=1, description="random subsets per regime below the largest")
     max_train: Count | Literal["all"] = Field(10_000, description="train rows that both probes see at most, or all")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="of subsets, draws and bootstrap")
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval; 0: no intervals")
     control: bool = Field(False, description="also fit on shuffled train labels (random-label control)")
     ridge: RidgeSettings = RidgeSettings()

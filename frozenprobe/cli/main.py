@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name == chosen:
             import_module(f"frozenprobe.cli.{name}").add_arguments(command)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(_join_negative_values(argv))
     if arguments.version:
         from importlib.metadata import version
 
@@ -45,6 +46,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.print_help()
         raise SystemExit(0)
     raise SystemExit(_run(arguments))
+
+
+def _join_negative_values(argv: Sequence[str]) -> list[str]:
+    """Lets `--layers -1,-2` be typed: argparse would take the value for an option."""
+    joined: list[str] = []
+    for word in argv:
+        if re.match(r"-\d", word) and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """Command-line options made from settings: every field is an option, so that a setting is written down once.
 
-`probes.ridge.lambda_min` becomes `--ridge-lambda-min`: the innermost section that is not a section of its own gives
-the prefix. What the user did not type is left to the settings' own defaults, or to `--config`.
+`probes.max_train` becomes `--max-train`, `probes.ridge.lambda_min` becomes `--ridge-lambda-min`. What the user did not type is left to the settings' own defaults, or to `--config`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,17 @@ PREFIXED = ("ridge", "knn")  # sections whose fields would be unclear without th
 def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
     """Adds `--config` and an option for every field of a settings class, one group per section."""
     parser.add_argument("--config", type=Path, metavar="TOML", help="settings in a file; options override it")
-    _add_section(parser, parser.add_argument_group("what is measured"), model, ())
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for name, (option, field) in _options(model).items():
+        section = name.rpartition(".")[0]
+        if section not in groups:
+            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "what is measured")
+        if field.annotation is bool:
+            kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        else:
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            kind = {"metavar": "{" + ",".join(choices) + "}" if choices else option[2:].upper().replace("-", "_")}
+        groups[section].add_argument(option, dest=name, default=argparse.SUPPRESS, help=_help(field), **kind)
 
 
 def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked:
@@ -38,50 +47,38 @@ def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked
             values = tomllib.loads(arguments.config.read_text())
         except (OSError, ValueError) as error:
             raise SettingsError(f"--config {arguments.config}: {error}") from None
-    for name, value in vars(arguments).items():
-        if "." in name or name in model.model_fields:
-            *sections, field = name.split(".")
-            place = values
-            for section in sections:
-                place = place.setdefault(section, {})
-                if not isinstance(place, dict):
-                    raise SettingsError(f"--config {arguments.config}: {section} must be a table")
-            place[field] = value
-    return parse(model, values)
+    typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments}
+    for name in _options(model):  # a section that nobody named is there, so that what it lacks is named
+        if "." in name:
+            values.setdefault(name.split(".")[0], {})
+    for name, value in typed.items():
+        *sections, field = name.split(".")
+        place = values
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise SettingsError(f"--config {arguments.config}: {section} must be a table")
+        place[field] = value
+    try:
+        return parse(model, values)
+    except SettingsError as error:
+        message = str(error)
+        for name, (option, _) in _options(model).items():
+            if message.startswith((f"{name}: ", f"{name} ")):
+                message = option + message.removeprefix(name)
+        raise SettingsError(message) from None
 
 
-def _add_section(
-    parser: argparse.ArgumentParser, group: argparse._ArgumentGroup, model: type[BaseModel], place: tuple[str, ...]
-) -> None:
+def _options(model: type[BaseModel], place: tuple[str, ...] = ()) -> dict[str, tuple[str, FieldInfo]]:
+    """Every field by its dotted name, with its option: `probes.ridge.lambda_min` -> `--ridge-lambda-min`."""
+    found: dict[str, tuple[str, FieldInfo]] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            inner = parser.add_argument_group(f"{name}: {(field.annotation.__doc__ or '').splitlines()[0]}")
-            _add_section(parser, inner, field.annotation, (*place, name))
-            continue
-        prefix = f"{place[-1]}-" if place and place[-1] in PREFIXED else ""
-        destination = ".".join((*place, name))
-        if field.annotation is bool:
-            action: Any = argparse.BooleanOptionalAction
-            group.add_argument(
-                f"--{prefix}{name}".replace("_", "-"),
-                dest=destination,
-                action=action,
-                default=argparse.SUPPRESS,
-                help=_help(field),
-            )
+            found |= _options(field.annotation, (*place, name))
         else:
-            group.add_argument(
-                f"--{prefix}{name}".replace("_", "-"),
-                dest=destination,
-                default=argparse.SUPPRESS,
-                metavar=name.upper() if not _choices(field) else "{" + ",".join(_choices(field)) + "}",
-                required=False,
-                help=_help(field),
-            )
-
-
-def _choices(field: FieldInfo) -> tuple[str, ...]:
-    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            prefix = f"{place[-1]}-" if place and place[-1] in PREFIXED else ""
+            found[".".join((*place, name))] = (f"--{prefix}{name}".replace("_", "-"), field)
+    return found
 
 
 def _help(field: FieldInfo) -> str:

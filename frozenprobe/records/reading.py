@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from frozenprobe.records.schema import COLUMNS, Unit
 from frozenprobe.records.store import read_manifest, read_timings, read_units
 
-SCORE_COLUMNS = [name for name in COLUMNS.names if name not in ("kind", "values")]
+SCORE_COLUMNS = pa.schema(
+    [field for field in COLUMNS if field.name not in ("kind", "values")] + [pa.field("title", pa.string())]
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Run:
     def scores(self) -> pd.DataFrame:
         """One row per score, with the encoder's name and revision in front."""
         encoder = self.manifest["encoder"]
-        frame = pd.DataFrame(self.rows("score"), columns=[*SCORE_COLUMNS, "title"])
+        frame = pa.Table.from_pylist(self.rows("score"), schema=SCORE_COLUMNS).to_pandas()
         frame.insert(0, "encoder", self.name)
         frame.insert(1, "revision", encoder["revision"])
         return frame

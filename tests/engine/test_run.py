@@ -1,0 +1,64 @@
+import pytest
+
+from frozenprobe.engine.progress import PlainReporter
+from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.records.schema import Unit, UnitKey
+from frozenprobe.records.store import RunStore
+
+MANIFEST = {"identity": {}, "encoder": {"name": "tiny", "revision": None, "random_init": False}}
+TASKS = ("a", "b", "c", "d")
+
+
+def plan(log, stop_at=None):
+    def compute(task):
+        def inner(on_progress):
+            if task == stop_at:
+                raise KeyboardInterrupt
+            on_progress("forward", 1, 2)
+            log.append(task)
+            return Unit(UnitKey("s", task, "single"), task, {"warnings": [f"beware of {task}"]}), {"forward": 1.0}
+
+        return inner
+
+    return [PlannedUnit(UnitKey("s", task, "single"), task, compute(task)) for task in TASKS]
+
+
+def test_an_interruption_loses_the_unit_in_progress_and_nothing_else(tmp_path):
+    """C09: killed after task 2 of 4, resume runs 3 and 4 only."""
+    first: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_units(plan(first, stop_at="c"), RunStore(tmp_path, MANIFEST), PlainReporter(lambda _: None))
+    second: list[str] = []
+    lines: list[str] = []
+    run_units(plan(second), RunStore(tmp_path, MANIFEST), PlainReporter(lines.append))
+    assert (first, second) == (["a", "b"], ["c", "d"])
+    assert lines[0] == "2 of 4 tasks were finished before; going on with the rest"
+    assert [line.split(":")[0] for line in lines if line.startswith("[")] == ["[3/4] c", "[4/4] d"]
+
+
+def test_a_damaged_unit_is_reported_and_computed_again(tmp_path):
+    run_units(plan([]), RunStore(tmp_path, MANIFEST), PlainReporter(lambda _: None))
+    file = sorted(tmp_path.glob("units/*.parquet"))[0]
+    file.write_bytes(file.read_bytes()[:-1])
+    again: list[str] = []
+    lines: list[str] = []
+    run_units(plan(again), RunStore(tmp_path, MANIFEST), PlainReporter(lines.append))
+    assert len(again) == 1
+    assert f"note: {file.name} is damaged; its task is computed again" in lines
+    assert f"note: {again[0]}: beware of {again[0]}" in lines
+
+
+def test_a_unit_that_a_second_run_finished_meanwhile_is_not_written_twice(tmp_path):
+    store = RunStore(tmp_path, MANIFEST)
+    other = RunStore(tmp_path, MANIFEST)
+    units = plan([])
+    first = units[0].compute
+
+    def slow(on_progress):
+        result = first(on_progress)
+        other.write(Unit(result[0].key, "a", {"warnings": [], "by": "the other"}), {})
+        return result
+
+    units[0] = PlannedUnit(units[0].key, "a", slow)
+    run_units(units, store, PlainReporter(lambda _: None))
+    assert len(list(tmp_path.glob("units/*.parquet"))) == len(TASKS)

@@ -1,0 +1,138 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from frozenprobe.errors import RecordError
+from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
+from frozenprobe.records import store as store_module
+from frozenprobe.records.reading import read_run
+from frozenprobe.records.schema import Unit, UnitKey
+from frozenprobe.records.store import RunStore, read_timings, write_atomically
+
+
+def manifest(**identity):
+    return {
+        "identity": {"fingerprint": "f", "probes": {"seed": 0, "ks": (1, 3)}, **identity},
+        "encoder": {"name": "tiny", "revision": None, "random_init": False},
+    }
+
+
+def make_unit(task="cola", value=0.5):
+    score = ProbeScore(
+        probe="ridge",
+        protocol="honest",
+        n=10,
+        draw=0,
+        split="validation",
+        metric="accuracy",
+        value=value,
+        low=0.4,
+        high=0.6,
+        n_evaluated=3,
+        is_headline=True,
+        lambda_=10.0,
+        replicates=np.array([0.4, 0.6]),
+    )
+    predictions = ProbePredictions("ridge", "honest", "validation", np.array([0, 1, 1]))
+    unit = Unit(UnitKey("GLUE", task, "single"), task, {"subset": None, "metrics": ["accuracy"]})
+    unit.add_labels("validation", np.array([0, 1, 0]))
+    unit.add_view("last", "mean", True, ProbeResult([score], [predictions], []))
+    return unit
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    RunStore(tmp_path / "run", manifest()).write(make_unit(), {"forward": 1.5})
+    run = read_run(tmp_path / "run")
+    row = run.scores().iloc[0]
+    assert (row["task"], row["probe"], row["lambda"], row["value"], row["high"]) == ("cola", "ridge", 10.0, 0.5, 0.6)
+    assert np.isnan(row["k"])
+    assert run.headline()[0]["values"] == [0.4, 0.6]
+    assert run.rows("prediction")[0]["values"] == [0, 1, 1]
+    assert run.rows("label")[0]["values"] == [0, 1, 0]
+    assert run.seconds() == {"forward": 1.5}
+
+
+def test_the_same_unit_is_the_same_file(tmp_path):
+    store = RunStore(tmp_path, manifest())
+    store.write(make_unit(), {"forward": 1.0})
+    store.write(make_unit(), {"forward": 2.0})
+    assert len(list(tmp_path.glob("units/*"))) == 1
+    assert read_run(tmp_path).seconds() == {"forward": 2.0}
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-9], lambda content: content.replace(b"cola", b"cole"), lambda _: b""]
+)
+def test_a_damaged_unit_is_named_and_left_out(tmp_path, damage):
+    store = RunStore(tmp_path, manifest())
+    store.write(make_unit("cola"), {})
+    (file,) = tmp_path.glob("units/*.parquet")
+    store.write(make_unit("rte"), {})
+    file.write_bytes(damage(file.read_bytes()))
+    assert store.finished() == {UnitKey("GLUE", "rte", "single")}
+    assert store.damaged == [file.name]
+    assert read_run(tmp_path).damaged == [file.name]
+
+
+def test_a_line_cut_short_in_the_timings_is_passed_over(tmp_path):
+    RunStore(tmp_path, manifest()).write(make_unit(), {"forward": 1.0})
+    with open(tmp_path / "timings.jsonl", "a") as file:
+        file.write('{"what": "rte", "sec')
+    assert [line["what"] for line in read_timings(tmp_path)] == ["cola"]
+
+
+def test_the_same_run_is_resumed_and_another_refused(tmp_path):
+    RunStore(tmp_path, manifest()).write(make_unit(), {})
+    assert RunStore(tmp_path, manifest()).finished()
+    with pytest.raises(
+        RecordError, match=r"different run \(fingerprint was f, is g\); choose another --out or --overwrite"
+    ):
+        RunStore(tmp_path, manifest(fingerprint="g"))
+    assert RunStore(tmp_path, manifest(fingerprint="g"), overwrite=True).finished() == set()
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(RecordError, match="holds other files"):
+        RunStore(tmp_path, manifest())
+    with pytest.raises(RecordError, match="holds other files"):
+        RunStore(tmp_path, manifest(), overwrite=True)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+    with pytest.raises(RecordError, match="is a file"):
+        RunStore(tmp_path / "thesis.tex", manifest())
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    store = RunStore(tmp_path, manifest())
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    with pytest.raises(RecordError, match=r"cannot write .*: No space left on device"):
+        store.write(make_unit(), {})
+    assert list(tmp_path.glob("units/*")) == list(tmp_path.glob("units/.*")) == []
+
+
+def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    with pytest.raises(RecordError):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"schema_version": 99})])
+def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(RecordError) as error:
+        read_run(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(RecordError, match="not a run"):
+        read_run(tmp_path)
