@@ -10,7 +10,9 @@ from frozenprobe.errors import SettingsError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="default: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
+    parser.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="default: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe"
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--prune", type=float, metavar="GB", help="drop the least recently used until so much is left")
     action.add_argument("--clear", action="store_true", help="drop everything")
@@ -37,10 +39,18 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.prune is not None:
         cache.prune(int(arguments.prune * 1e9))
     table = Table(title=f"feature cache in {root}", title_justify="left")
-    for name, justify in (("encoder", "left"), ("view", "left"), ("rows", "right"), ("size", "right"), ("last used", "left")):
+    for name, justify in (
+        ("encoder", "left"),
+        ("view", "left"),
+        ("rows", "right"),
+        ("size", "right"),
+        ("last used", "left"),
+    ):
         table.add_column(name, justify=justify)
     for store in cache.stores():
-        table.add_row(store.encoder, store.view, f"{store.rows:,}", f"{store.bytes / 1e6:,.1f} MB", f"{store.used:%Y-%m-%d %H:%M}")
+        table.add_row(
+            store.encoder, store.view, f"{store.rows:,}", f"{store.bytes / 1e6:,.1f} MB", f"{store.used:%Y-%m-%d %H:%M}"
+        )
     console = Console()
     console.print(table)
     console.print(f"{cache.size() / 1e6:,.1f} MB in all")
