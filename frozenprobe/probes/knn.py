@@ -1,0 +1,163 @@
+"""k nearest neighbours, exactly (paper, eq. 4): one search for the largest k serves every k.
+
+Unweighted vote; a tie goes to the tied class with the nearest neighbour. Among rows at the same distance the earlier
+train row is the nearer. Values take the mean of the neighbours.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+
+from frozenprobe.errors import ProbeError
+from frozenprobe.settings import Distance
+
+SPARE = 16  # candidates beyond k, so that float32 rounding or a run of duplicates cannot lose a true neighbour
+CHUNK_VALUES = 16 * 2**20
+
+
+def nearest(
+    train: Float[np.ndarray, "n d"],
+    queries: Float[np.ndarray, "m d"] | None,
+    k: int,
+    distance: Distance,
+    *,
+    backend: str = "torch",
+    device: str = "cpu",
+) -> Int[np.ndarray, "m k"]:
+    """Indices of the k nearest train rows of every query, nearest first.
+
+    Args:
+        train: Rows to search in.
+        queries: Rows to search for; None searches for every train row among the others (leave-one-out).
+        k: Neighbours, at most n (n - 1 for leave-one-out).
+        distance: `l2` or `cosine`; a zero vector is as far from everything as an orthogonal one.
+        backend: `torch` or `faiss`.
+        device: Where torch searches.
+
+    Raises:
+        ProbeError: faiss was asked for and is not usable.
+    """
+    shift = train.mean(0, dtype=np.float64)
+    base = _prepared(train, distance, shift)
+    leave_one_out = queries is None
+    sought = base if queries is None else _prepared(queries, distance, shift)
+    wanted = min(len(base), k + leave_one_out + SPARE)
+    search = {"torch": _search_torch, "faiss": _search_faiss}[backend]
+    found, squared = search(base, sought, wanted, device)
+    reach = k + leave_one_out
+    tolerance = _tolerance(base, sought)
+    unsure = (np.diff(squared[:, : reach + 1], axis=1) <= tolerance[:, None]).any(axis=1)
+    # Where more rows tie than there are candidates, as with many copies of one text, all rows are ranked.
+    crowded = unsure & (squared[:, -1] - squared[:, reach - 1] <= tolerance) & (wanted < len(base))
+    unsure &= ~crowded
+    found[unsure] = _ranked_exactly(base, sought[unsure], np.sort(found[unsure], axis=1))
+    for row in np.flatnonzero(crowded):
+        found[row] = _ranked_exactly(base, sought[row : row + 1], np.arange(len(base))[None])[0, :wanted]
+    if leave_one_out:
+        found = _without_self(found)
+    return found[:, :k]
+
+
+def _tolerance(base: np.ndarray, sought: np.ndarray) -> Float[np.ndarray, " m"]:
+    """How close two squared distances of a query may lie before float32 cannot tell them apart.
+
+    A sum of d rounded products is off by less than 4 sqrt(d) u |q| |x| but with negligible probability (u: unit roundoff).
+    """
+    largest = np.sqrt((base * base).sum(1).max())
+    roundoff = np.finfo(np.float32).eps / 2
+    return 16 * np.sqrt(base.shape[1]) * roundoff * largest * (np.sqrt((sought * sought).sum(1)) + largest / 2)
+
+
+def _ranked_exactly(base: np.ndarray, sought: np.ndarray, candidates: np.ndarray) -> Int[np.ndarray, "m w"]:
+    """Candidates in the order of their float64 distances; equal ones stay as given, in the order of the train rows."""
+    order = np.empty_like(candidates)
+    step = max(1, CHUNK_VALUES // (candidates.shape[1] * base.shape[1]))
+    for start in range(0, len(sought), step):
+        rows = slice(start, start + step)
+        apart = base[candidates[rows]].astype(np.float64) - sought[rows, None]
+        order[rows] = np.argsort(np.einsum("mwd,mwd->mw", apart, apart), axis=1, kind="stable")
+    return np.take_along_axis(candidates, order, axis=1)
+
+
+def _without_self(found: Int[np.ndarray, "n w"]) -> Int[np.ndarray, "n w"]:
+    """Drops row i from its own candidates; where duplicates crowded it out, the last candidate goes instead."""
+    itself = found == np.arange(len(found))[:, None]
+    itself[~itself.any(1), -1] = True
+    return found[~itself].reshape(len(found), -1)
+
+
+def vote(neighbours: Shaped[np.ndarray, "m k"], ks: tuple[int, ...], n_classes: int) -> Int[np.ndarray, "ks m"]:
+    """Majority class of the first k neighbours' labels, for every k; a tie goes to the class of the nearest of the tied."""
+    rows = np.arange(len(neighbours))
+    answers = []
+    for k in ks:
+        labels = neighbours[:, :k]
+        counts = np.zeros((len(labels), n_classes), np.int64)
+        for column in labels.T:
+            counts[rows, column] += 1
+        tied = np.take_along_axis(counts, labels, axis=1) == counts.max(1, keepdims=True)
+        answers.append(labels[rows, tied.argmax(1)])
+    return np.stack(answers)
+
+
+def neighbour_mean(neighbours: Float[np.ndarray, "m k"], ks: tuple[int, ...]) -> Float[np.ndarray, "ks m"]:
+    """Mean of the first k neighbours' values, for every k."""
+    return np.stack([neighbours[:, :k].mean(1) for k in ks])
+
+
+def _prepared(rows: np.ndarray, distance: Distance, shift: np.ndarray) -> np.ndarray:
+    """Rows whose squared Euclidean distance orders as asked: centred for L2 (less cancellation), unit length for cosine."""
+    if distance == "l2":
+        return (rows - shift).astype(np.float32)
+    exact = rows.astype(np.float64)
+    norms = np.sqrt((exact**2).sum(1, keepdims=True))
+    return np.divide(exact, norms, out=np.zeros_like(exact), where=norms > 0).astype(np.float32)
+
+
+def _search_torch(base: np.ndarray, sought: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates `[m, k]` and their squared distances, up to float32 rounding and a constant per query, nearest first."""
+    rows = torch.from_numpy(base).to(device)
+    queries = torch.from_numpy(sought).to(device)
+    half = (rows * rows).sum(1) / 2
+    step = max(1, CHUNK_VALUES // len(rows))
+    found = [
+        torch.topk(torch.addmm(-half, queries[start : start + step], rows.T), k, dim=1)
+        for start in range(0, len(queries), step)
+    ]
+    indices = torch.cat([part.indices for part in found]).cpu().numpy()
+    return indices, -2 * torch.cat([part.values for part in found]).cpu().numpy()
+
+
+def _search_faiss(base: np.ndarray, sought: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same by faiss."""
+    faiss = _import_faiss()
+    index = faiss.IndexFlatL2(base.shape[1])
+    if device.startswith("cuda") and hasattr(faiss, "StandardGpuResources"):
+        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+    index.add(base)
+    squared, indices = index.search(sought, k)
+    return indices, squared
+
+
+def _import_faiss():
+    """faiss-cpu and faiss-gpu own the same import name and break each other, so exactly one must be there."""
+    present = [name for name in ("faiss-cpu", "faiss-gpu") if _is_installed(name)]
+    if len(present) == 2:
+        raise ProbeError("faiss-cpu and faiss-gpu are both installed and break each other; pip uninstall one of them")
+    try:
+        import faiss
+    except ImportError:
+        raise ProbeError("--knn-backend faiss needs: pip install 'frozenprobe[faiss]' (or [faiss-gpu])") from None
+    return faiss
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
