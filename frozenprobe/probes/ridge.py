@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64
 
 from frozenprobe.settings import RidgeSettings
 
-CHUNK_BYTES = 128 * 2**20
+CHUNK_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,11 @@ def fit_ridge(
         left_out = None
         if leverage is not None and fitted is not None:
             if settings.intercept:
-                leverage = leverage + 1 / n
-            residual = (centred - fitted) / (1 - leverage).clamp_min(1e-12)[..., None]
-            left_out = (y - residual).cpu().numpy()
+                leverage += 1 / n
+            # y - (y - fitted) / (1 - H), in place: at a million rows every copy counts
+            fitted -= centred
+            fitted /= (1 - leverage).clamp_min_(1e-12)[..., None]
+            left_out = fitted.add_(y).cpu().numpy()
         weights = weights / scale[:, None]
         return RidgePath(lambdas, weights, y_mean - shift @ weights, left_out)
 
@@ -202,7 +204,7 @@ def _chunks(features: Float[np.ndarray, "n d"], device) -> Iterator[tuple[slice,
     step = max(1, CHUNK_BYTES // (8 * features.shape[1]))
     for start in range(0, len(features), step):
         rows = slice(start, min(start + step, len(features)))
-        block = np.ascontiguousarray(features[rows])
+        block = np.require(features[rows], requirements=("C", "W"))  # copies what is mapped read-only, nothing else
         yield rows, torch.from_numpy(block).to(device).double()
 
 
