@@ -61,3 +61,14 @@ def tiny_bert(tmp_path_factory) -> Path:
         BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs a GPU where there is none."""
+    needing = [item for item in items if "gpu" in item.keywords]
+    if needing:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in needing:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
