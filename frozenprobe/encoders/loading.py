@@ -75,7 +75,7 @@ def load_transformer(
         )
         name = folder.resolve().name if folder.is_dir() else path
         if settings.random_init:
-            name = f"{name} (random init, seed {settings.seed})"
+            name = f"{name} (random init, seed {settings.init_seed})"
         origin = Origin(name, kind, commit, (*notes, *length_notes))
         return TransformerEncoder(model, tokenizer, origin, max_length=max_length, lower_case=lower_case)
 
@@ -122,7 +122,7 @@ def _load_model(
     # What code outside transformers draws while it is built must not move the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         if settings.random_init:
-            torch.manual_seed(settings.seed)
+            torch.manual_seed(settings.init_seed)
             # Drawn in float32 whatever the dtype, then loaded like a checkpoint, so that dtype rules apply alike.
             built = auto.from_config(
                 copy.deepcopy(config), trust_remote_code=trust, **{**wishes, "dtype": torch.float32}
@@ -134,7 +134,7 @@ def _load_model(
             model, info = auto.from_pretrained(path, config=config, output_loading_info=True, **source, **wishes)
         notes = _repair(model, lambda: auto.from_config(copy.deepcopy(config), trust_remote_code=trust, **wishes))
     if settings.random_init:
-        notes += (f"random weights, seed {settings.seed}: not the checkpoint's",)
+        notes += (f"random weights, seed {settings.init_seed}: not the checkpoint's",)
     if model.config.is_encoder_decoder and auto is AutoModel:
         notes += (f"only the encoder of {type(model).__name__} is measured",)
         info = {**info, "missing_keys": [key for key in info["missing_keys"] if not key.startswith("decoder.")]}

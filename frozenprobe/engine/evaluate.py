@@ -133,7 +133,7 @@ def evaluate_task(
                 n_classes=len(spec.classes),
                 metrics=spec.metrics,
                 settings=probes,
-                device=encoder.info.device,
+                device=encoder.info.device if encoder.info.device.startswith("cuda") else "cpu",  # float64 is needed
                 seed=_task_seed(probes.seed, spec),
             )
         except ProbeError as error:

@@ -36,8 +36,7 @@ class Run:
     @property
     def name(self) -> str:
         """The encoder's name as printed."""
-        encoder = self.manifest["encoder"]
-        return encoder["name"] + (" (random init)" if encoder["random_init"] else "")
+        return self.manifest["encoder"]["name"]
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """All rows of a kind: `score`, `prediction` or `label`, with their task's printed title."""

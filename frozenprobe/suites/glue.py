@@ -219,7 +219,7 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
             "suite": chosen["suite"],
             "data_revision": chosen["data_revision"],
         },
-        "encoder": {**vars(encoder.info), "fingerprint": fingerprint, "random_init": settings.encoder.random_init},
+        "encoder": {**vars(encoder.info), "fingerprint": fingerprint},
         "settings": chosen,
         **provenance(),
     }

@@ -5,7 +5,7 @@ from frozenprobe.engine.run import PlannedUnit, run_units
 from frozenprobe.records.schema import Unit, UnitKey
 from frozenprobe.records.store import RunStore
 
-MANIFEST = {"identity": {}, "encoder": {"name": "tiny", "revision": None, "random_init": False}}
+MANIFEST = {"identity": {}, "encoder": {"name": "tiny", "revision": None}}
 TASKS = ("a", "b", "c", "d")
 
 

@@ -15,7 +15,7 @@ from frozenprobe.records.store import RunStore, read_timings, write_atomically
 def manifest(**identity):
     return {
         "identity": {"fingerprint": "f", "probes": {"seed": 0, "ks": (1, 3)}, **identity},
-        "encoder": {"name": "tiny", "revision": None, "random_init": False},
+        "encoder": {"name": "tiny", "revision": None},
     }
 
 
