@@ -7,11 +7,13 @@ the stronger regularisation: the larger lambda, the larger k, L2 before cosine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, Shaped
 
 from frozenprobe.errors import ProbeError
@@ -69,12 +71,16 @@ def run_probes(
     """
     _check(train, evaluations)
     sweep = _Sweep(evaluations, target, n_classes, metrics_of(metrics), settings, device, seed)
-    for rows, n, draw in _subsets(len(train.labels), settings, seed):
-        features, labels = (
-            (train.features, train.labels) if rows is None else (train.features[rows], train.labels[rows])
-        )
-        for grid in sweep.grids(features, labels):
-            sweep.score(grid, labels, n, draw, is_largest=rows is None)
+    subsets = list(_subsets(len(train.labels), settings, seed))
+
+    def fit(subset: _Subset) -> list[Grid]:
+        return list(sweep.grids(train.features[subset.rows], train.labels[subset.rows]))
+
+    for subset, grids in zip(subsets, _side_by_side(fit, subsets, device), strict=True):
+        for grid in grids:
+            sweep.score(grid, train.labels[subset.rows], len(subset.rows), subset.draw, is_largest=False)
+    for grid in sweep.grids(train.features, train.labels):
+        sweep.score(grid, train.labels, len(train.labels), 0, is_largest=True)
     sweep.add_baseline(train.labels)
     if settings.control:
         shuffled = np.random.default_rng([seed, 2]).permutation(train.labels)
@@ -226,14 +232,36 @@ class _Sweep:
         )
 
 
-def _subsets(n: int, settings: ProbeSettings, seed: int) -> Iterator[tuple[Int[np.ndarray, " s"] | None, int, int]]:
-    """Rows, size and draw of every train set; None stands for all rows."""
+class _Subset(NamedTuple):
+    """Train rows of one draw of one regime."""
+
+    rows: Int[np.ndarray, " s"]
+    draw: int
+
+
+def _subsets(n: int, settings: ProbeSettings, seed: int) -> Iterator[_Subset]:
+    """The train sets below the largest; those of one draw are nested."""
     for draw in range(settings.draws):
         order = np.random.default_rng([seed, 1, draw]).permutation(n)
         for size in settings.regimes:
             if size < n:
-                yield order[:size], size, draw
-    yield None, n, 0
+                yield _Subset(order[:size], draw)
+
+
+def _side_by_side(
+    fit: Callable[[_Subset], list[Grid]], subsets: Sequence[_Subset], device: str
+) -> Iterator[list[Grid]]:
+    """Fits small train sets in order; on a CPU one per core, as their linear algebra is too small for several threads."""
+    if device != "cpu":
+        yield from map(fit, subsets)
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield from pool.map(fit, subsets)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check(train: Labelled, evaluations: Sequence[Labelled]) -> None:
