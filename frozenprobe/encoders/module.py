@@ -57,6 +57,12 @@ class ModuleEncoder(TransformerEncoder):
             return f"{self.info.name} step {self.step}"
         return super().fingerprint()
 
+    @property
+    def _cross_checks(self) -> bool:
+        # Where transformers collects hidden states by hooks of its own, it leaves them on the model; and they sit on
+        # the blocks of its choice, so there is nothing to compare.
+        return not getattr(unwrap(self.model), "_can_record_outputs", None)
+
     @contextmanager
     def _running(self) -> Generator[None]:
         """Eval mode without gradients, and everything put back.
@@ -110,7 +116,7 @@ def bare_encoder(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
         notes = (f"measured without the head of {type(inner).__name__}",)
     if getattr(base.config, "is_encoder_decoder", False):
         notes = (f"only the encoder of {type(inner).__name__} is measured",)
-        base = base.get_encoder()
+        base = inner.get_encoder()
     return base, notes
 
 
