@@ -61,6 +61,7 @@ class EncoderSettings(Settings):
     """Which encoder is measured, and how it is run."""
 
     ckpt: str = Field(min_length=1, description="hub id, folder, or scheme:path (hf:, st:, or a plug-in's)")
+    name: str | None = Field(None, description="what it is called in tables; None: the hub id or the folder's name")
     revision: str | None = Field(None, description="hub revision: branch, tag or commit")
     dtype: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="of weights and activations")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
@@ -148,7 +149,7 @@ class GlueSettings(Settings):
     encoder: EncoderSettings
     features: FeatureSettings = FeatureSettings()
     probes: ProbeSettings = ProbeSettings()
-    suite: Literal["glue", "built-in"] = Field(
+    suite: Literal["glue", "builtin"] = Field(
         "glue", description="the benchmark, or the small suite that needs no data"
     )
     tasks: CommaSeparated[str] | None = Field(None, description="comma-separated names; None: the suite's own list")

@@ -34,7 +34,7 @@ def _print_headline(run: Run, console: Console) -> None:
     wide = console.width >= 26 + 11 * (len(columns) + 1)
     table = Table(
         title=f"{run.name} on {suites}, frozen: last layer, mean over tokens",
-        caption=f"percent with 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
+        caption=f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
         f"at most {run.manifest['settings']['probes']['max_train']} train rows; "
         "honest: chosen inside train; paper: best on the reported split, so optimistic",
         title_justify="left",
@@ -82,12 +82,12 @@ def _headline_metric(run: Run, row: dict) -> str | None:
     return unit.about["metrics"][0] if row["split"] == headline_split else None
 
 
-def _cell(cell: Cell | None, with_interval: bool) -> Text:
+def _cell(cell: Cell | None, on_one_line: bool) -> Text:
     if cell is None:
         return Text("-", style="dim")
     text = Text(f"{100 * cell.value:.1f}")
-    if with_interval and not math.isnan(cell.low):
-        text.append(f" ±{50 * (cell.high - cell.low):.1f}", style="dim")
+    if not math.isnan(cell.low):
+        text.append(f"{' ' if on_one_line else chr(10)}±{50 * (cell.high - cell.low):.1f}", style="dim")
     return text
 
 

@@ -29,10 +29,8 @@ from frozenprobe.records.store import RunStore
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import GlueSettings, parse
 from frozenprobe.tasks.base import TaskData
-from frozenprobe.tasks.builtin import load_builtin
 from frozenprobe.tasks.custom import load_custom
-from frozenprobe.tasks.loading import load_task
-from frozenprobe.tasks.registry import resolve
+from frozenprobe.tasks.registry import load, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,10 +182,7 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
     if settings.task_files and settings.tasks is None:
         return tasks
     for spec in resolve(settings.tasks, settings.suite):
-        if settings.suite == "built-in":
-            tasks.append(load_builtin(spec.name))
-        else:
-            tasks.append(load_task(spec, data_dir=settings.data_dir, revision=settings.data_revision))
+        tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
     return tasks
 
 
@@ -219,7 +214,11 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
             "suite": chosen["suite"],
             "data_revision": chosen["data_revision"],
         },
-        "encoder": {**vars(encoder.info), "fingerprint": fingerprint},
+        "encoder": {
+            **vars(encoder.info),
+            "name": settings.encoder.name or encoder.info.name,
+            "fingerprint": fingerprint,
+        },
         "settings": chosen,
         **provenance(),
     }
