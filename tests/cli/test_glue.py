@@ -11,7 +11,7 @@ from frozenprobe.records.reading import read_run
 
 QUICK = [
     "--suite",
-    "built-in",
+    "builtin",
     "--max-train",
     "200",
     "--regimes",

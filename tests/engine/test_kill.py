@@ -12,7 +12,7 @@ from frozenprobe.records.reading import read_run
 
 OPTIONS = [
     "--suite",
-    "built-in",
+    "builtin",
     "--max-train",
     "400",
     "--tokens-per-batch",
