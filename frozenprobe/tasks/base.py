@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,9 @@ class TaskSpec:
         evaluation_splits: The splits that are scored; the first gives the headline.
         metrics: All metrics recorded; the first is the headline.
         config: The configuration inside the data set on the hub.
+        hub_id: The data set on the hub, `owner/name`; empty for tasks that come from elsewhere.
+        published_rows: Rows of each published split, so that a subset is recognised; empty where nothing is published.
+        label_range: Smallest and largest possible value of a regression label, or None where there is no limit.
     """
 
     name: str
@@ -40,6 +44,9 @@ class TaskSpec:
     evaluation_splits: tuple[str, ...]
     metrics: tuple[str, ...]
     config: str
+    hub_id: str = ""
+    published_rows: Mapping[str, int] = field(default_factory=dict, hash=False)
+    label_range: tuple[float, float] | None = None
 
     @property
     def is_pair(self) -> bool:
@@ -77,7 +84,8 @@ class TaskData:
         evaluations: The scored splits, in the order of `spec.evaluation_splits`.
         source: Where the rows came from (hub id, folder, `built-in`).
         revision: Hub commit, `unknown` for a folder without one, or the generator's version and seed.
-        subset: What is missing against the published data, in words, or None where it is whole.
+        subset: How the rows differ from the published data, in words ("train 10,293 of 104,743 rows"), or None where
+            they are whole. Scores on a subset must never be reported under the task's bare name.
     """
 
     spec: TaskSpec
