@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from frozenprobe.tasks import lexicon
 from frozenprobe.tasks.lexicon import Entry, Verb, plural, with_article
 
-Word = TypeVar("Word")
+Word = TypeVar("Word", Entry, Verb)
 Example = tuple[tuple[str, ...], float]
 """The one or two texts, and the label."""
 
@@ -72,7 +72,7 @@ def _opposite(quality: str) -> str:
     return next(b if quality == a else a for a, b in lexicon.ANTONYMS if quality in (a, b))
 
 
-def _other(rng: random.Random, entries: Sequence[Word], not_this: Word) -> Word:
+def _other(rng: random.Random, entries: Sequence[Any], not_this: Any) -> Any:
     return rng.choice([entry for entry in entries if entry != not_this])
 
 
@@ -201,11 +201,11 @@ def similarity(rng: random.Random, words: Vocabulary) -> Example:
     def change(entries: Sequence[Word], entry: Word) -> tuple[Word, float]:
         if rng.random() < closeness:
             return entry, 1.0
-        kind = entry.kind  # ty: ignore[unresolved-attribute]
-        related = [other for other in entries if other.kind == kind and other != entry]  # ty: ignore[unresolved-attribute]
+        kind = entry.kind
+        related = [other for other in entries if other.kind == kind and other != entry]
         if related and rng.random() < 0.4:
             return rng.choice(related), 0.5
-        return rng.choice([other for other in entries if other.kind != kind]), 0.0  # ty: ignore[unresolved-attribute]
+        return rng.choice([other for other in entries if other.kind != kind]), 0.0
 
     agent, of_agent = change(words.people, event.agent)
     verb, of_verb = change(words.verbs, event.verb)

@@ -32,6 +32,7 @@ class HubSplits:
         """
         import datasets
         import huggingface_hub
+        from datasets.exceptions import DatasetBuildError
 
         commit = revision
         try:
@@ -40,7 +41,7 @@ class HubSplits:
                 commit = huggingface_hub.HfApi().dataset_info(spec.hub_id, revision=revision).sha
             loaded = datasets.load_dataset(spec.hub_id, spec.config, revision=commit)
         except Exception as error:  # the errors of these libraries have no common base, and all of them mean: no data
-            generating = isinstance(error, datasets.exceptions.DatasetBuildError)
+            generating = isinstance(error, DatasetBuildError)
             raise DataError(_explain(spec, revision, error.__cause__ or error if generating else error)) from error
         self._task = spec
         self._splits = {str(name): split for name, split in loaded.items()}

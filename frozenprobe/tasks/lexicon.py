@@ -46,6 +46,10 @@ def _verbs(table: str) -> tuple[Verb, ...]:
     return tuple(verbs)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 PEOPLE = _entries("""
 health worker: doctor/physician, nurse, dentist, surgeon, pharmacist/chemist
 officer of the law: lawyer/attorney, policeman/police officer, judge/magistrate, detective/investigator, jailer
@@ -112,123 +116,20 @@ ANTONYMS: tuple[tuple[str, str], ...] = (
     ("rare", "common"),
 )
 
-GOOD = tuple(
-    [
-        "wonderful",
-        "delightful",
-        "excellent",
-        "superb",
-        "charming",
-        "brilliant",
-        "marvellous",
-        "splendid",
-        "terrific",
-        "fantastic",
-        "enjoyable",
-        "pleasant",
-        "impressive",
-        "outstanding",
-        "lovely",
-        "amazing",
-        "fabulous",
-        "remarkable",
-        "refreshing",
-        "inspiring",
-        "magnificent",
-        "perfect",
-        "elegant",
-        "graceful",
-        "thrilling",
-        "touching",
-        "witty",
-        "generous",
-        "comfortable",
-        "reliable",
-        "tasty",
-        "helpful",
-        "welcoming",
-        "flawless",
-        "stunning",
-        "heartwarming",
-        "exquisite",
-        "captivating",
-        "dazzling",
-        "glorious",
-        "friendly",
-        "thoughtful",
-        "skilful",
-        "admirable",
-        "gratifying",
-        "uplifting",
-        "moreish",
-        "cosy",
-        "memorable",
-        "first-rate",
-        "masterful",
-        "joyful",
-        "spotless",
-        "affordable",
-    ]
-)
-BAD = tuple(
-    [
-        "terrible",
-        "awful",
-        "dreadful",
-        "horrible",
-        "disappointing",
-        "boring",
-        "dull",
-        "dismal",
-        "mediocre",
-        "tedious",
-        "unpleasant",
-        "shoddy",
-        "clumsy",
-        "rude",
-        "lousy",
-        "ghastly",
-        "appalling",
-        "pathetic",
-        "miserable",
-        "annoying",
-        "frustrating",
-        "depressing",
-        "bland",
-        "tasteless",
-        "filthy",
-        "careless",
-        "useless",
-        "unreliable",
-        "overpriced",
-        "sloppy",
-        "ugly",
-        "unbearable",
-        "disgusting",
-        "hideous",
-        "abysmal",
-        "painful",
-        "insulting",
-        "stale",
-        "gloomy",
-        "cramped",
-        "noisy",
-        "worthless",
-        "incompetent",
-        "irritating",
-        "atrocious",
-        "forgettable",
-        "pretentious",
-        "nasty",
-        "unfriendly",
-        "broken",
-        "lifeless",
-        "wretched",
-        "second-rate",
-        "inedible",
-        "chaotic",
-    ]
-)
+GOOD = _words("""
+    wonderful delightful excellent superb charming brilliant marvellous splendid terrific fantastic enjoyable
+    pleasant impressive outstanding lovely amazing fabulous remarkable refreshing inspiring magnificent perfect elegant
+    graceful thrilling touching witty generous comfortable reliable tasty helpful welcoming flawless stunning heartwarming
+    exquisite captivating dazzling glorious friendly thoughtful skilful admirable gratifying uplifting moreish cosy
+    memorable first-rate masterful joyful spotless affordable
+""")
+BAD = _words("""
+    terrible awful dreadful horrible disappointing boring dull dismal mediocre tedious unpleasant shoddy clumsy rude
+    lousy ghastly appalling pathetic miserable annoying frustrating depressing bland tasteless filthy careless useless
+    unreliable overpriced sloppy ugly unbearable disgusting hideous abysmal painful insulting stale gloomy cramped noisy
+    worthless incompetent irritating atrocious forgettable pretentious nasty unfriendly broken lifeless wretched
+    second-rate inedible chaotic
+""")
 
 REVIEWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("film", ("acting", "plot", "ending", "music", "dialogue", "camera work")),
