@@ -31,7 +31,7 @@ def fingerprint(model: nn.Module, config: Any, tokenizer_digest: str, *extra: st
     Returns:
         64 hexadecimal digits.
     """
-    return _digest(ADAPTER_VERSION, weights_digest(model), _config(config), _code(model), tokenizer_digest, *extra)
+    return digest(ADAPTER_VERSION, weights_digest(model), _config(config), _code(model), tokenizer_digest, *extra)
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -46,8 +46,8 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def is_pooler(name: str) -> bool:
-    """True for a parameter of a pooling head, which no hidden state depends on."""
-    return "pooler" in name.split(".")
+    """True for a parameter of a model's own pooling head, which no hidden state depends on."""
+    return name.split(".", 1)[0] == "pooler"
 
 
 def tensor_bytes(tensor: torch.Tensor) -> Any:
@@ -75,7 +75,8 @@ def _code(model: nn.Module) -> str:
     return f"{cls.__name__}\n{source}"
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """SHA-256 of the parts, each with its length, so that no two lists of parts run together alike."""
     total = hashlib.sha256()
     for part in parts:
         total.update(f"{len(part)}:".encode() + part.encode())

@@ -31,19 +31,27 @@ class LayerReader:
         inputs: A small padded batch as keyword arguments; run once here, and it should contain padding.
         layers: Number of blocks if the config tells, None: found out.
         takes_flag: Whether the model understands `output_hidden_states=True`.
+        cross_check: Whether to compare the blocks with the model's own hidden states. transformers 5 leaves its
+            (idle) hooks on a model that was once asked for them, which a model in training should be spared.
 
     Raises:
         EncoderError: The model cannot run on text, or returns no `[b, t, d]` hidden state.
     """
 
     def __init__(
-        self, model: nn.Module, inputs: Mapping[str, torch.Tensor], *, layers: int | None, takes_flag: bool
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        *,
+        layers: int | None,
+        takes_flag: bool,
+        cross_check: bool = True,
     ) -> None:
         self.model = model
         self.notes: tuple[str, ...] = ()
         candidates = find_block_lists(model, layers)
         self._blocks: list[nn.Module] | None = list(candidates[0]) if len(candidates) == 1 else None
-        self._probe(inputs, layers, takes_flag)
+        self._probe(inputs, layers, takes_flag, cross_check)
 
     def run(self, inputs: Mapping[str, Any], layers: Sequence[Layer], visit: Visit) -> None:
         """Runs the model once and calls `visit(layer, hidden)` for every requested layer, in the order of depth.
@@ -95,56 +103,50 @@ class LayerReader:
             raise EncoderError(f"the blocks of {type(self.model).__name__} did not run exactly once: {seen}")
         return output
 
-    def _probe(self, inputs: Mapping[str, torch.Tensor], layers: int | None, takes_flag: bool) -> None:
+    def _probe(
+        self, inputs: Mapping[str, torch.Tensor], layers: int | None, takes_flag: bool, cross_check: bool
+    ) -> None:
         """One small forward: the width, and whether the blocks give what the model calls its hidden states."""
+        flag = {"output_hidden_states": True} if takes_flag else {}
         hooked: dict[int, torch.Tensor] = {}
+        output = None
         if self._blocks is not None:
-            self.layers = len(self._blocks)
+            self.layers, self._has_blocks = len(self._blocks), True
             try:
                 output = self._run_hooked(
-                    {**inputs, **({"output_hidden_states": True} if takes_flag else {})},
+                    {**inputs, **(flag if cross_check else {})},
                     set(range(self.layers + 1)),
                     lambda layer, hidden: hooked.__setitem__(int(layer), hidden.clone()),
                 )
-            except EncoderError:
+            except EncoderError:  # a block that runs twice, or not on hidden states
                 hooked.clear()
-                output = self._plain(inputs, takes_flag)
-        else:
-            self.layers = layers or 0
-            output = self._plain(inputs, takes_flag)
+        if output is None:
+            output = self.model(**inputs, **flag)
         last = last_hidden_state(output)
-        rows, columns = inputs["input_ids"].shape
-        if last.ndim != 3 or last.shape[:2] != (rows, columns):
+        mask = inputs["attention_mask"].bool()
+        if last.ndim != 3 or last.shape[:2] != mask.shape:
             raise EncoderError(
-                f"{type(self.model).__name__} returned a hidden state of shape {list(last.shape)} for {rows} inputs of "
-                f"{columns} tokens: an encoder gives one vector per token"
+                f"{type(self.model).__name__} returned a hidden state of shape {list(last.shape)} for {len(mask)} "
+                f"inputs of {mask.shape[1]} tokens: an encoder gives one vector per token"
             )
         self.width = last.shape[2]
-        told = getattr(output, "hidden_states", None) if takes_flag else None
-        if not (isinstance(told, (tuple, list)) and len(told) > 1):
-            told = None
-        if hooked and all(hidden.shape[:2] == (rows, columns) for hidden in hooked.values()):
-            mask = inputs["attention_mask"].bool()
-            # The final entry may or may not be after the final norm; the ones before it are comparable.
-            if told is None or (
-                len(told) == self.layers + 1
-                and all(_same(hooked[layer], told[layer], mask) for layer in range(self.layers))
-            ):
-                self._has_blocks = True
+        told = getattr(output, "hidden_states", None)
+        told = told if isinstance(told, (tuple, list)) and len(told) > 1 else None
+        if hooked and all(hidden.shape[:2] == mask.shape for hidden in hooked.values()):
+            # The last entry may or may not be after the final norm; the ones before it are comparable.
+            depth = range(self.layers)
+            if told is None or (len(told) == self.layers + 1 and all(_same(hooked[i], told[i], mask) for i in depth)):
                 return
         self._blocks = None
         self._has_blocks = told is not None
         self.layers = len(told) - 1 if told is not None else 0
-        if told is not None:
+        if told is None:
+            self.notes = ("blocks not found: only the last layer can be read",)
+        else:
             self.notes = (
                 "blocks not found unambiguously: layers are the model's own hidden_states, all held at once, and the "
                 "last of them may be after the final norm",
             )
-        else:
-            self.notes = ("blocks not found: only the last layer can be read",)
-
-    def _plain(self, inputs: Mapping[str, torch.Tensor], takes_flag: bool) -> Any:
-        return self.model(**inputs, **({"output_hidden_states": True} if takes_flag else {}))
 
 
 def find_block_lists(model: nn.Module, layers: int | None) -> list[nn.ModuleList]:

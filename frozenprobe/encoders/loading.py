@@ -38,6 +38,7 @@ def load_transformer(
     subfolder: str = "",
     declared_max_length: int | None = None,
     lower_case: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> TransformerEncoder:
     """Loads config, tokenizer and weights.
 
@@ -48,6 +49,7 @@ def load_transformer(
         subfolder: Where in the repository or folder the transformer lies.
         declared_max_length: A limit that the folder declares outside its tokenizer.
         lower_case: Lower-case every text first.
+        notes: What the record should say besides.
 
     Returns:
         The encoder, frozen, in eval mode, on its device.
@@ -67,7 +69,7 @@ def load_transformer(
         commit = getattr(config, "_commit_hash", None)
         source["revision"] = commit or source["revision"]
         tokenizer = _load_tokenizer(path, source)
-        model, notes = _load_model(settings, path, config, source)
+        model, model_notes = _load_model(settings, path, config, source)
         model = model.eval().requires_grad_(False).to(device)
         _require_finite(model, settings.dtype)
         max_length, length_notes = resolve_max_length(
@@ -76,7 +78,7 @@ def load_transformer(
         name = folder.resolve().name if folder.is_dir() else path
         if settings.random_init:
             name = f"{name} (random init, seed {settings.seed})"
-        origin = Origin(name, kind, commit, (*notes, *length_notes))
+        origin = Origin(name, kind, commit, (*notes, *model_notes, *length_notes))
         return TransformerEncoder(model, tokenizer, origin, max_length=max_length, lower_case=lower_case)
 
 

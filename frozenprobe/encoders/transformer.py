@@ -97,6 +97,11 @@ class TransformerEncoder:
         )
 
     @property
+    def _cross_checks(self) -> bool:
+        """Whether the blocks found are compared with the model's own hidden states."""
+        return True
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are now (a live module may move)."""
         return next(self.model.parameters()).device
@@ -180,6 +185,7 @@ class TransformerEncoder:
                 self._arguments(batch),
                 layers=_block_count(self.config),
                 takes_flag=takes_flag,
+                cross_check=self._cross_checks,
             )
 
     def _takes_types(self, tokenizer: Any) -> bool:
