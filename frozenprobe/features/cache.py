@@ -183,7 +183,7 @@ class FeatureCache:
 
     def _files(self) -> Iterator[tuple[Path, int, float]]:
         """Every segment and unfinished file with its size and time of last use."""
-        for path in self._tree.glob("*/*/*"):
+        for path in self._tree.rglob("*"):
             if path.suffix in (SUFFIX, TEMPORARY):
                 try:
                     status = path.stat()

@@ -319,12 +319,13 @@ def test_stores_size_and_clear(fake, words, tmp_path):
 def test_abandoned_files_are_swept(fake, words, tmp_path):
     run(fake(), words(10), tmp_path)
     folder = segments_in(tmp_path)[0].parent
-    dead, alive = folder / "dead.writing", folder / "alive.writing"
-    for path in (dead, alive):
+    dead, dead_description, alive = folder / "dead.writing", folder.parent / "dead.writing", folder / "alive.writing"
+    for path in (dead, dead_description, alive):
         path.write_bytes(b"half")
     age(dead, 7200)
+    age(dead_description, 7200)
     FeatureCache(tmp_path).prune(10**9)
-    assert (dead.exists(), alive.exists()) == (False, True)
+    assert [path.exists() for path in (dead, dead_description, alive)] == [False, False, True]
     assert len(segments_in(tmp_path)) == 1
 
 
