@@ -25,6 +25,7 @@ DEFAULT_BUDGETS = {
 
 FALLBACK_BUDGET = 8192
 _RANGES = {"cpu": (256, 32_768), "cuda": (2048, 1 << 18)}
+_BATCH_COST = 1 / 16  # What starting a batch costs, in full batches; larger means fewer batches and more padding.
 _ROUNDS = 3
 _GAIN = 1.03  # A neighbour must be so much faster to be worth a move: below it is noise.
 
@@ -44,8 +45,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def rows_within(lengths: Int[np.ndarray, " n"], budget: int) -> int:
-    """How many of the first rows, which are sorted longest first, fill a batch; at least one."""
-    return max(1, min(len(lengths), budget // int(lengths[0])))
+    """How many of the first rows, which are sorted longest first, make the best batch within a budget.
+
+    As many as fit where lengths are alike; fewer where they drop so fast that padding costs more than a batch of its own
+    would. A row longer than the budget is a batch of one.
+    """
+    most = max(1, min(len(lengths), budget // int(lengths[0])))
+    rows = np.arange(1, most + 1)
+    cost = (rows * lengths[0] + budget * _BATCH_COST) / np.cumsum(lengths[:most])
+    return most - int(cost[::-1].argmin())
 
 
 class TokenBudget:

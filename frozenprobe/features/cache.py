@@ -14,7 +14,6 @@ import importlib.metadata
 import json
 import os
 import time
-import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from frozenprobe.features.segments import (
     Segment,
     read_header,
     write_segment,
+    write_whole,
 )
 from frozenprobe.features.tokens import PairForm
 
@@ -183,7 +183,7 @@ class FeatureCache:
 
     def _files(self) -> Iterator[tuple[Path, int, float]]:
         """Every segment and unfinished file with its size and time of last use."""
-        for path in self._tree.glob("*/*/*"):
+        for path in self._tree.rglob("*"):
             if path.suffix in (SUFFIX, TEMPORARY):
                 try:
                     status = path.stat()
@@ -291,9 +291,7 @@ def _add(store: Path, about: dict[str, object], view: View, keys: np.ndarray, ro
     folder.mkdir(parents=True, exist_ok=True)
     description = store / _ABOUT
     if not description.exists():
-        temporary = folder / f"{uuid.uuid4().hex}{TEMPORARY}"
-        temporary.write_text(json.dumps(about, indent=1))
-        os.replace(temporary, description)
+        write_whole(description, json.dumps(about, indent=1).encode())
     return write_segment(folder, keys, rows)
 
 

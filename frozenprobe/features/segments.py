@@ -25,6 +25,22 @@ class DamagedSegmentError(Exception):
     """A segment is not what was written; its rows are to be computed again."""
 
 
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
+    """Writes a file under a temporary name beside it and renames it, so that nobody ever sees a part of it.
+
+    Raises:
+        OSError: The folder cannot be written or the disk is full; nothing is left behind.
+    """
+    temporary = path.with_name(f"{uuid.uuid4().hex}{TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _digest(*parts: bytes | memoryview) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -46,15 +62,7 @@ def write_segment(folder: Path, keys: UInt[np.ndarray, "n 2"], rows: Float[np.nd
     rows = np.ascontiguousarray(rows, dtype="<f4")
     n, d = rows.shape
     header = _HEADER.pack(_MAGIC, n, d, _keys_digest(n, d, keys), _digest(rows.data))
-    temporary = folder / f"{uuid.uuid4().hex}{TEMPORARY}"
-    try:
-        with temporary.open("wb") as file:
-            file.write(header)
-            file.write(keys.data)
-            file.write(rows.data)
-        os.replace(temporary, folder / f"{_digest(header).hex()}{SUFFIX}")
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(folder / f"{_digest(header).hex()}{SUFFIX}", header, keys.data, rows.data)
     return len(header) + keys.nbytes + rows.nbytes
 
 
