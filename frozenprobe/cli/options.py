@@ -32,7 +32,8 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None
         else:
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             kind = {"metavar": "{" + ",".join(choices) + "}" if choices else option[2:].upper().replace("-", "_")}
-        groups[section].add_argument(option, dest=name, default=argparse.SUPPRESS, help=_help(field), **kind)
+        kind |= {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
+        groups[section].add_argument(option, **kind)
 
 
 def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked:

@@ -169,7 +169,7 @@ def load_sentence_encoder(settings: EncoderSettings, path: str) -> SentenceEncod
         revision = transformer.info.revision or revision
         tail = [_load_module(settings, path, entry, revision) for entry in rest]
         if settings.random_init:
-            _draw_anew(tail, settings.seed)
+            _draw_anew(tail, settings.init_seed)
         configs = [_read_json(path, "config.json", revision, entry["path"]) for entry in rest if entry["path"]]
         model_config = _read_json(path, "config_sentence_transformers.json", revision) or {}
         prompts = {name: text for name, text in (model_config.get("prompts") or {}).items() if text is not None}

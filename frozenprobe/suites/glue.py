@@ -23,6 +23,7 @@ from frozenprobe.engine.run import PlannedUnit, run_units
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
+from frozenprobe.features.pooling import ViewPooler
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore
@@ -187,8 +188,10 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
 
 
 def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
-    """The views asked for; the headline view is always among them, it costs nothing."""
-    return list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
+    """The views asked for, refused now if the encoder lacks one; the headline view is always there, it costs nothing."""
+    views = list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
+    ViewPooler(encoder, views)
+    return views
 
 
 def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
