@@ -27,13 +27,13 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None
         section = name.rpartition(".")[0]
         if section not in groups:
             groups[section] = parser.add_argument_group(section.replace(".", ", ") or "what is measured")
+        details: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
         if field.annotation is bool:
-            kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+            details["action"] = argparse.BooleanOptionalAction
         else:
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-            kind = {"metavar": "{" + ",".join(choices) + "}" if choices else option[2:].upper().replace("-", "_")}
-        kind |= {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
-        groups[section].add_argument(option, **kind)
+            details["metavar"] = "{" + ",".join(choices) + "}" if choices else option[2:].upper().replace("-", "_")
+        groups[section].add_argument(option, **details)
 
 
 def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked:

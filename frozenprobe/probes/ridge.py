@@ -11,7 +11,7 @@ X and Y are centred and the intercept is not penalised; `intercept=False` is eq.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -209,7 +209,7 @@ def _chunks(features: Float[np.ndarray, "n d"], device) -> Iterator[tuple[slice,
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
+def _full_precision() -> Generator[None]:
     """No TF32 around Gram matrices and solves; the caller's choice is put back."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
