@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pandas as pd
 import pytest
@@ -162,3 +166,44 @@ def test_both_pair_forms_and_all_layers_come_from_one_command(tiny_bert, tmp_pat
         ["last", "mean"]
     ]
     assert "by layer and pooling" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_was_finished_and_exits_130(tiny_bert, tmp_path):
+    out = tmp_path / "run"
+    options = [option for option in QUICK if option != "--no-cache"]
+    command = [sys.executable, "-m", "frozenprobe.cli.main", "glue", *options, "--ckpt", tiny_bert]
+    process = subprocess.Popen([*command, "--out", out, "--no-cache"], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not list(out.glob("units/*.parquet")):
+        assert process.poll() is None, process.stderr.read().decode()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted; what was finished is kept" in error
+    assert b"Traceback" not in error
+    assert 1 <= len(read_run(out).units) < 5
+
+
+def test_a_users_own_task_is_scored_under_its_own_name(tiny_bert, tmp_path, capsys):
+    rows = "\n".join(f"{word} thing {i},{word}" for i in range(30) for word in ("good", "bad"))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}\n")
+    description = tmp_path / "task.toml"
+    description.write_text(
+        'name = "things"\ntrain = "train.csv"\nevaluation = "dev.csv"\ncolumns = ["text"]\n'
+        'label_column = "label"\nlabel_type = "classification"\n'
+    )
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "run", "--task-files", description) == 0
+    assert "on custom, frozen" in capsys.readouterr().out
+    scores = read_run(tmp_path / "run").scores()
+    assert set(scores["task"]) == {"things"}
+    assert scores[scores["is_headline"] & (scores["protocol"] == "honest")]["value"].min() > 0.9
+
+
+def test_subset_of_published_data_is_never_reported_under_the_tasks_name(real_data, tiny_bert, tmp_path, capsys):
+    options = ["--suite", "glue", "--tasks", "qnli", "--data-dir", real_data]
+    assert glue("--ckpt", tiny_bert, "--out", tmp_path / "run", *options) == 0
+    output = capsys.readouterr()
+    assert "QNLI (subset)" in output.out
+    assert "not a GLUE score" in output.out
+    assert set(read_run(tmp_path / "run").scores()["task"]) == {"qnli-subset"}
