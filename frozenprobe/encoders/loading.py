@@ -18,6 +18,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import cached_file
 
 from frozenprobe.encoders.buffers import has_unsaved_tensors, repair_unsaved_tensors
 from frozenprobe.encoders.fingerprint import is_pooler
@@ -64,14 +65,14 @@ def load_transformer(
     with _quiet(), _one_line(path, settings):
         source: dict[str, Any] = {"revision": settings.revision or "main", "subfolder": subfolder}
         source["trust_remote_code"] = settings.trust_remote_code
-        config = AutoConfig.from_pretrained(path, **source)
+        commit = None if folder.is_dir() else resolve_commit(path, settings.revision, subfolder=subfolder)
         # One commit for everything that follows, even if the branch moves meanwhile.
-        commit = getattr(config, "_commit_hash", None)
         source["revision"] = commit or source["revision"]
+        config = AutoConfig.from_pretrained(path, **source)
         tokenizer = _load_tokenizer(path, source)
         model, model_notes = _load_model(settings, path, config, source)
         model = model.eval().requires_grad_(False).to(device)
-        _require_finite(model, settings.dtype)
+        _require_finite(path, model, settings.dtype)
         max_length, length_notes = resolve_max_length(
             model, model.config, tokenizer, asked=settings.max_length, declared=declared_max_length
         )
@@ -102,6 +103,23 @@ def resolve_device(wish: str) -> torch.device:
     return device
 
 
+def resolve_commit(path: str, revision: str | None, name: str = "config.json", subfolder: str = "") -> str | None:
+    """The commit that a branch or tag of a hub repository stands for now, read off the cache's folder names.
+
+    Args:
+        path: Hub id.
+        revision: Branch, tag or commit; None: `main`.
+        name: A file that the repository is sure to have.
+        subfolder: Where it lies.
+
+    Raises:
+        OSError: The repository, revision or file does not exist, or the hub cannot be reached.
+    """
+    where = cached_file(path, name, revision=revision or "main", subfolder=subfolder)
+    parts = Path(where).parts if where is not None else ()
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts else None
+
+
 def _load_tokenizer(path: str, source: dict[str, Any]) -> Any:
     tokenizer: Any = AutoTokenizer.from_pretrained(path, **source)
     # Without vocabulary files transformers 5 makes an empty tokenizer that turns every word into [UNK].
@@ -116,6 +134,7 @@ def _load_model(
     """The bare encoder on the CPU, and notes."""
     auto = AutoModelForTextEncoding if config.model_type in _TEXT_ENCODING else AutoModel
     wishes: dict[str, Any] = {"dtype": DTYPES[settings.dtype]}
+    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # judged below, by name
     if settings.attn != "auto":  # by default transformers takes sdpa where the class supports it, else eager
         wishes["attn_implementation"] = settings.attn
     if settings.attn == "flash_attention_2" and settings.dtype == "fp32":
@@ -130,18 +149,17 @@ def _load_model(
                 copy.deepcopy(config), trust_remote_code=trust, **{**wishes, "dtype": torch.float32}
             )
             model, info = type(built).from_pretrained(
-                None, config=config, state_dict=built.state_dict(), output_loading_info=True, **wishes
+                None, config=config, state_dict=built.state_dict(), **told, **wishes
             )
         else:
-            model, info = auto.from_pretrained(path, config=config, output_loading_info=True, **source, **wishes)
+            model, info = auto.from_pretrained(path, config=config, **told, **source, **wishes)
         notes = _repair(model, lambda: auto.from_config(copy.deepcopy(config), trust_remote_code=trust, **wishes))
     if settings.random_init:
         notes += (f"random weights, seed {settings.init_seed}: not the checkpoint's",)
     if model.config.is_encoder_decoder and auto is AutoModel:
         notes += (f"only the encoder of {type(model).__name__} is measured",)
-        info = {**info, "missing_keys": [key for key in info["missing_keys"] if not key.startswith("decoder.")]}
         model = model.get_encoder()
-    _require_complete(path, info["missing_keys"])
+    _require_complete(path, info)
     # The pooler is a head that no hidden state depends on; the classes of transformers skip it where it is None.
     if getattr(model, "pooler", None) is not None and _is_native(model):
         model.pooler = None
@@ -162,23 +180,27 @@ def _is_native(model: nn.Module) -> bool:
     return type(model).__module__.startswith("transformers.models.")
 
 
-def _require_complete(path: str, missing: Any) -> None:
-    lost = sorted(key for key in missing if not is_pooler(key) and not key.endswith("position_ids"))
-    if lost:
-        raise EncoderError(
-            f"{path}: the checkpoint lacks {len(lost)} weights of the encoder ({_some(lost)}), which would be random; "
-            "is it for another architecture? --random-init asks for random weights"
-        )
+def _require_complete(path: str, info: dict[str, Any]) -> None:
+    """Every weight that the hidden states depend on came from the checkpoint, in its shape."""
+    misshapen = [key for key, *_ in info["mismatched_keys"]]
+    lost = sorted(key for key in info["missing_keys"] if not (is_pooler(key) or key.startswith("decoder.")))
+    lost = [key for key in lost if not key.endswith("position_ids")]
+    for keys, what in ((lost, "lacks"), (sorted(misshapen), "has in another shape")):
+        if keys:
+            raise EncoderError(
+                f"{path}: the checkpoint {what} {len(keys)} weights of the encoder ({_some(keys)}), which would be "
+                "random; is it for another architecture? --random-init asks for random weights"
+            )
 
 
-def _require_finite(model: nn.Module, dtype: str) -> None:
+def _require_finite(path: str, model: nn.Module, dtype: str) -> None:
     for name, weight in model.named_parameters():
         if weight.numel() == 0 or is_pooler(name):
             continue
         low, high = weight.aminmax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             hint = "; --dtype bf16 or fp32 has the range" if dtype == "fp16" else ": the checkpoint is damaged"
-            raise EncoderError(f"weight {name} is not finite (NaN or infinity) in {dtype}{hint}")
+            raise EncoderError(f"{path}: weight {name} is not finite (NaN or infinity) in {dtype}{hint}")
 
 
 def _some(names: Any) -> str:
@@ -227,7 +249,9 @@ def explain(path: str, error: Exception, settings: EncoderSettings) -> str:
         or "scaled_dot" in lower
     ):
         return f"{path}: --attn {settings.attn} is not supported here; use --attn auto ({_short(text)})"
-    if type(error).__name__ == "SafetensorError" or "PytorchStreamReader" in text or "UnpicklingError" in text:
+    if type(error).__name__ == "UnpicklingError":
+        return f"{path}: the weights file is damaged or holds more than weights, and is not unpickled; use safetensors"
+    if type(error).__name__ == "SafetensorError" or "PytorchStreamReader" in text:
         return f"{path}: the weights file is damaged; download it again ({_short(text)})"
     if "does not recognize this architecture" in text or "Unrecognized" in text:
         return f"{path}: transformers {transformers.__version__} does not know this architecture ({_short(text)})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from frozenprobe.encoders.base import Batch, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import digest, weights_digest
-from frozenprobe.encoders.loading import explain, load_transformer
+from frozenprobe.encoders.loading import explain, load_transformer, resolve_commit
 from frozenprobe.encoders.transformer import TransformerEncoder
 from frozenprobe.errors import EncoderError, FrozenprobeError
 from frozenprobe.settings import EncoderSettings
@@ -148,8 +149,11 @@ def load_sentence_encoder(settings: EncoderSettings, path: str) -> SentenceEncod
     Raises:
         EncoderError: Its first module is no Transformer, a module is unsupported, or a file is missing or damaged.
     """
-    revision = settings.revision
     try:
+        if not Path(path).is_dir():  # one commit for every file, even if the branch moves meanwhile
+            commit = resolve_commit(path, settings.revision, "modules.json")
+            settings = settings.model_copy(update={"revision": commit})
+        revision = settings.revision
         modules = _read_json(path, "modules.json", revision)
         first, *rest = _module_list(path, modules)
         folder = first["path"]
@@ -165,24 +169,19 @@ def load_sentence_encoder(settings: EncoderSettings, path: str) -> SentenceEncod
             lower_case=bool(own.get("do_lower_case")),
             notes=_ignored(own),
         )
-        # The transformer's commit pins the rest of the repository.
-        revision = transformer.info.revision or revision
-        tail = [_load_module(settings, path, entry, revision) for entry in rest]
-        if settings.random_init:
-            _draw_anew(tail, settings.init_seed)
+        with torch.random.fork_rng(devices=[]):  # building a layer draws weights, even if the file's replace them
+            tail = [_load_module(settings, path, entry, revision) for entry in rest]
+            if settings.random_init:
+                _draw_anew(tail, settings.seed)
         configs = [_read_json(path, "config.json", revision, entry["path"]) for entry in rest if entry["path"]]
-        model_config = _read_json(path, "config_sentence_transformers.json", revision) or {}
-        prompts = {name: text for name, text in (model_config.get("prompts") or {}).items() if text is not None}
-        default = model_config.get("default_prompt_name")
-        if default is not None and default not in prompts:
-            raise EncoderError(f"{path}: the default prompt {default!r} is not among its prompts {sorted(prompts)}")
+        prompts, default_prompt = _declared_prompts(path, revision)
         roles = [name for names in _PROMPT_NAMES.values() for name in names]
         cls = PromptedSentenceEncoder if any(prompts.get(name) for name in roles) else SentenceEncoder
         return cls(
             transformer,
             tail,
             prompts=prompts,
-            default_prompt=prompts[default] if default is not None else "",
+            default_prompt=default_prompt,
             description=json.dumps([[entry["type"] for entry in rest], configs], sort_keys=True),
         )
     except FrozenprobeError:
@@ -207,6 +206,16 @@ def _module_list(path: str, modules: Any) -> list[dict[str, str]]:
         if _is_own(entry["type"]) and entry["type"].rsplit(".", 1)[-1] not in _TAIL:
             raise EncoderError(f"{path}: its module {entry['type']} is not supported; known are {', '.join(_TAIL)}")
     return entries
+
+
+def _declared_prompts(path: str, revision: str | None) -> tuple[dict[str, str], str]:
+    """Prefixes by prompt name, and the one for texts without a role."""
+    config = _read_json(path, "config_sentence_transformers.json", revision) or {}
+    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text is not None}
+    default = config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise EncoderError(f"{path}: the default prompt {default!r} is not among its prompts {sorted(prompts)}")
+    return prompts, "" if default is None else prompts[default]
 
 
 def _declared_length(path: str, own: dict[str, Any]) -> int | None:
@@ -255,13 +264,12 @@ def _module_class(settings: EncoderSettings, path: str, reference: str, revision
 
 
 def _draw_anew(modules: Sequence[nn.Module], seed: int) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for module in modules:
-            for part in module.modules():
-                reset = getattr(part, "reset_parameters", None)
-                if callable(reset):
-                    reset()
+    torch.manual_seed(seed)
+    for module in modules:
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
 
 
 def _is_own(reference: str) -> bool:

@@ -39,12 +39,16 @@ class SentenceTransformersAdapter:
 
 
 def _hub_has_marker(repository: str) -> bool:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
+    # What the cache knows is taken at once: without a network, every question to the hub costs half a minute.
+    known = try_to_load_from_cache(repository, MARKER)
+    if known is not None:
+        return isinstance(known, str)  # otherwise the mark that the repository has no such file
     try:
         hf_hub_download(repository, MARKER)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError):
+    except (OSError, HFValidationError):
         return False  # absent or unreachable: what is wrong with the repository itself, loading it will tell
     return True
 

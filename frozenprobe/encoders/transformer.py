@@ -21,7 +21,7 @@ from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
 from frozenprobe.encoders.hidden_states import LayerReader
 from frozenprobe.encoders.lengths import position_table
 from frozenprobe.encoders.tokenization import TextTokenizer
-from frozenprobe.errors import EncoderError
+from frozenprobe.errors import EncoderError, FrozenprobeError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PROBE_TEXTS = ("a", "the probe has padding")
@@ -179,14 +179,23 @@ class TransformerEncoder:
         takes_flag = "output_hidden_states" in self._parameters or type(unwrap(self.model)).__module__.startswith(
             "transformers.models."
         )
-        with self._running():
-            return LayerReader(
-                self.model,
-                self._arguments(batch),
-                layers=_block_count(self.config),
-                takes_flag=takes_flag,
-                cross_check=self._cross_checks,
-            )
+        try:
+            with self._running():
+                return LayerReader(
+                    self.model,
+                    self._arguments(batch),
+                    layers=_block_count(self.config),
+                    takes_flag=takes_flag,
+                    cross_check=self._cross_checks,
+                )
+        except FrozenprobeError:
+            raise
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise EncoderError(
+                f"{self.info.name}: {self.info.architecture} cannot be run on token ids and their mask alone "
+                f"({reason:.200})"
+            ) from error
 
     def _takes_types(self, tokenizer: Any) -> bool:
         # A table of one type has nothing to tell apart, and a tokenizer's 1s for a second text would be out of range.

@@ -1,4 +1,4 @@
-"""A small encoder as remote code: copied into a checkpoint folder by `tiny.save_remote_code`, never imported there."""
+"""A small encoder whose file is copied into a checkpoint folder as remote code by `tiny.save_remote_code`."""
 
 import torch
 from torch import nn
