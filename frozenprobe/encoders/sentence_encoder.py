@@ -172,7 +172,7 @@ def load_sentence_encoder(settings: EncoderSettings, path: str) -> SentenceEncod
         with torch.random.fork_rng(devices=[]):  # building a layer draws weights, even if the file's replace them
             tail = [_load_module(settings, path, entry, revision) for entry in rest]
             if settings.random_init:
-                _draw_anew(tail, settings.seed)
+                _draw_anew(tail, settings.init_seed)
         configs = [_read_json(path, "config.json", revision, entry["path"]) for entry in rest if entry["path"]]
         prompts, default_prompt = _declared_prompts(path, revision)
         roles = [name for names in _PROMPT_NAMES.values() for name in names]

@@ -242,12 +242,12 @@ def test_absent_device_is_refused(folders, device):
 def test_random_init_is_seeded_and_leaves_the_random_state(folders):
     for dtype in ("fp32", "bf16"):
         state = torch.get_rng_state()
-        one, two, other = (load(folders("bert"), random_init=True, seed=seed, dtype=dtype) for seed in (1, 1, 2))
+        one, two, other = (load(folders("bert"), random_init=True, init_seed=seed, dtype=dtype) for seed in (1, 1, 2))
         assert torch.equal(state, torch.get_rng_state())
         assert one.fingerprint() == two.fingerprint() != other.fingerprint()
         assert one.fingerprint() != load(folders("bert"), dtype=dtype).fingerprint()
         assert "random init" in one.info.name
-    exact = load(folders("bert"), random_init=True, seed=1).model.state_dict()
+    exact = load(folders("bert"), random_init=True, init_seed=1).model.state_dict()
     for name, weight in one.model.state_dict().items():
         if weight.is_floating_point():
             assert torch.equal(weight, exact[name].to(torch.bfloat16))
@@ -255,7 +255,7 @@ def test_random_init_is_seeded_and_leaves_the_random_state(folders):
 
 @pytest.mark.parametrize("name", ["t5", "modernbert", "bart"])
 def test_random_init_of_other_architectures(folders, name):
-    encoder = load(folders(name), random_init=True, seed=1, dtype="bf16")
+    encoder = load(folders(name), random_init=True, init_seed=1, dtype="bf16")
     assert encoder.fingerprint() != load(folders(name), dtype="bf16").fingerprint()
     check_padding(encoder)
 

@@ -166,7 +166,7 @@ def test_fingerprint_covers_the_modules_after_the_transformer(tmp_path):
 def test_random_init_draws_the_dense_layer_too(tmp_path):
     folder = build(tmp_path / "st", Pooling(tiny.HIDDEN), Dense(tiny.HIDDEN, 8))
     state = torch.get_rng_state()
-    one, two = load(folder, random_init=True, seed=5), load(folder, random_init=True, seed=5)
+    one, two = load(folder, random_init=True, init_seed=5), load(folder, random_init=True, init_seed=5)
     assert torch.equal(state, torch.get_rng_state())
     assert one.fingerprint() == two.fingerprint()
     trained = load(folder)._tail[1].linear.weight
