@@ -103,6 +103,12 @@ TIMES = (
     "before dawn",
     "in the winter",
     "on Friday",
+    "as soon as the rain had stopped",
+    "while the children were still asleep",
+    "on the first warm evening of the year",
+    "shortly after the bells had begun to ring",
+    "a few minutes before the guests were expected",
+    "during a long and rather noisy thunderstorm",
 )
 
 ANTONYMS: tuple[tuple[str, str], ...] = (

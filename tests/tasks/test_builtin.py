@@ -1,0 +1,135 @@
+import hashlib
+import random
+import re
+
+import numpy as np
+import pytest
+
+from frozenprobe.errors import DataError
+from frozenprobe.tasks import BUILTIN, grammar, lexicon, load_builtin
+
+TASKS = tuple(BUILTIN)
+
+
+def rows(split):
+    return list(zip(split.texts, split.pairs or [""] * len(split), split.labels.tolist(), strict=True))
+
+
+def digest(data):
+    content = repr([rows(data.train), rows(data.evaluations[0])])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_same_seed_same_rows_other_seed_other_rows(name):
+    assert digest(load_builtin(name, 0)) == digest(load_builtin(name, 0))
+    assert digest(load_builtin(name, 0)) != digest(load_builtin(name, 1))
+
+
+def test_rows_are_the_same_on_every_machine():
+    """Pinned: whoever changes a word or a sentence raises GRAMMAR_VERSION and this digest together."""
+    joined = "".join(digest(load_builtin(name, 0)) for name in TASKS)
+    assert hashlib.sha256(joined.encode()).hexdigest()[:16] == "PINNED"
+    assert load_builtin(TASKS[0], 0).revision == "grammar 1, seed 0"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_never_called_glue(name):
+    data = load_builtin(name)
+    assert data.source == data.spec.suite == "built-in"
+    assert "glue" not in f"{data.spec}{data.source}{data.revision}".lower()
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_rows_are_distinct_balanced_and_well_shaped(name, seed):
+    data = load_builtin(name, seed)
+    train, validation = data.train, data.evaluations[0]
+    assert (len(train), len(validation), data.subset) == (1200, 450, None)
+    inputs = [row[:2] for row in rows(train) + rows(validation)]
+    assert len(set(inputs)) == len(inputs)
+    for split in (train, validation):
+        assert (split.pairs is not None) == data.spec.is_pair
+        if data.spec.classes:
+            share = np.bincount(split.labels, minlength=len(data.spec.classes)) / len(split)
+            assert (abs(share - 1 / len(data.spec.classes)) < 0.08).all()
+        else:
+            assert split.labels.min() >= 0
+            assert split.labels.max() <= 5
+            assert len(np.unique(split.labels)) > 20
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_sentences_read_as_sentences(name):
+    data = load_builtin(name)
+    texts = [*data.train.texts, *(data.train.pairs or []), *data.evaluations[0].texts]
+    for text in texts:
+        assert re.fullmatch(r"[A-Z][A-Za-z' ,;-]*[.!?]", text), text
+        assert "  " not in text
+        assert " a a" not in text
+        assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text), text
+    lengths = [len(text.split()) for text in texts]
+    assert max(lengths) >= 2 * min(lengths)
+
+
+def test_words_that_decide_are_held_out():
+    """A probe that only knows the train words cannot answer in validation."""
+    train, validation = grammar.split_vocabulary(random.Random("x"))
+    for field in ("people", "things", "verbs", "good", "bad"):
+        ours, theirs = getattr(train, field), getattr(validation, field)
+        assert not set(ours) & set(theirs)
+        assert len(theirs) >= 10
+    data = load_builtin("builtin-sentiment")
+    polar = {*lexicon.GOOD, *lexicon.BAD}
+
+    def used(split):
+        return {word for text in split.texts for word in re.findall(r"[a-z-]+", text) if word in polar}
+
+    # A handful of aspects share a word with the polar lists; none may decide both splits.
+    assert not used(data.train) & used(data.evaluations[0])
+
+
+def test_lexicon_has_no_word_twice():
+    for table in (lexicon.PEOPLE, lexicon.THINGS, lexicon.PLACES):
+        words = [word for entry in table for word in entry.words]
+        assert len(set(words)) == len(words)
+    bases = [form[0] for verb in lexicon.VERBS for form in verb.words]
+    assert len(set(bases)) == len(bases)
+    assert not set(lexicon.GOOD) & set(lexicon.BAD)
+    assert len(set(lexicon.GOOD)) == len(lexicon.GOOD)
+    assert len(set(lexicon.BAD)) == len(lexicon.BAD)
+
+
+@pytest.mark.parametrize("name", ["builtin-acceptability", "builtin-sentiment"])
+def test_single_words_of_train_do_not_give_validation_away(name):
+    """Naive Bayes over words, written out: near chance, so an encoder has to bring the meaning or the grammar."""
+    data = load_builtin(name)
+
+    def words(text):
+        return set(re.findall(r"[a-z-]+", text.lower()))
+
+    counts = {}
+    for text, label in zip(data.train.texts, data.train.labels, strict=True):
+        for word in words(text):
+            counts.setdefault(word, [1, 1])[label] += 1
+
+    def guess(text):
+        return sum(np.log(counts[word][1] / counts[word][0]) for word in words(text) if word in counts) > 0
+
+    validation = data.evaluations[0]
+    accuracy = np.mean([guess(text) == label for text, label in zip(validation.texts, validation.labels, strict=True)])
+    assert accuracy < 0.65
+
+
+def test_inference_hypotheses_occur_under_every_label():
+    data = load_builtin("builtin-inference")
+    openings = {label: set() for label in range(3)}
+    for hypothesis, label in zip(data.train.pairs, data.train.labels, strict=True):
+        openings[int(label)].add(re.sub(r"^The \w+ ?\w*", "", hypothesis).split()[0])
+    common = openings[0] & openings[1] & openings[2]
+    assert len(common) >= 5
+
+
+def test_unknown_task():
+    with pytest.raises(DataError, match="unknown built-in task 'cola'; allowed are builtin-inference"):
+        load_builtin("cola")
