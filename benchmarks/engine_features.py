@@ -58,7 +58,7 @@ def extraction(rounds: int = 3, limit: int = 6000) -> list[dict[str, Any]]:
     budgets: dict[str, int] = {}
 
     def ours(dtype: str, layers: str) -> Callable[[], object]:
-        encoder = load_encoder(EncoderSettings(ckpt=folder, dtype=dtype))
+        encoder = load_encoder(EncoderSettings(ckpt=f"hf:{folder}", dtype=dtype))
         settings = FeatureSettings(layers=layers)
         views = resolve_views(settings, encoder.info)
 

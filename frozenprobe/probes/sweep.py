@@ -70,13 +70,13 @@ def run_probes(
         ProbeError: Features or labels are not finite, or all train labels are equal.
     """
     _check(train, evaluations)
-    sweep = _Sweep(evaluations, target, n_classes, metrics_of(metrics), settings, device, seed)
-    subsets = list(_subsets(len(train.labels), settings, seed))
+    sweep = Sweep(evaluations, target, n_classes, metrics_of(metrics), settings, device, seed)
+    subsets = list(draw_subsets(len(train.labels), settings, seed))
 
-    def fit(subset: _Subset) -> list[Grid]:
+    def fit(subset: Subset) -> list[Grid]:
         return list(sweep.grids(train.features[subset.rows], train.labels[subset.rows]))
 
-    for subset, grids in zip(subsets, _side_by_side(fit, subsets, device), strict=True):
+    for subset, grids in zip(subsets, side_by_side(fit, subsets, device), strict=True):
         for grid in grids:
             sweep.score(grid, train.labels[subset.rows], len(subset.rows), subset.draw, is_largest=False)
     for grid in sweep.grids(train.features, train.labels):
@@ -89,7 +89,7 @@ def run_probes(
     return ProbeResult(sweep.scores, sweep.predictions, list(dict.fromkeys(sweep.warnings)))
 
 
-class _Sweep:
+class Sweep:
     """Collects the scores of one view while its train sets go by."""
 
     def __init__(
@@ -113,10 +113,11 @@ class _Sweep:
 
     def grids(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Iterator[Grid]:
         """The ridge and the kNN grid of one train set."""
-        yield self._ridge(features, labels)
-        yield self._knn(features, labels)
+        yield self.ridge(features, labels)
+        yield self.knn(features, labels)
 
-    def _ridge(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Grid:
+    def ridge(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Grid:
+        """Ridge for every lambda."""
         targets = np.eye(self._n_classes)[labels] if self._classifies else labels[:, None].astype(np.float64)
         path = fit_ridge(features, targets, self._settings.ridge, device=self._device)
 
@@ -130,7 +131,8 @@ class _Sweep:
             None if path.left_out is None else answer(path.left_out),
         )
 
-    def _knn(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Grid:
+    def knn(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Grid:
+        """kNN for every distance and k."""
         knn, n = self._settings.knn, len(labels)
         ks = tuple(sorted({min(k, n) for k in knn.ks}))
         if max(knn.ks) > n and n not in self._settings.regimes:
@@ -232,25 +234,23 @@ class _Sweep:
         )
 
 
-class _Subset(NamedTuple):
+class Subset(NamedTuple):
     """Train rows of one draw of one regime."""
 
     rows: Int[np.ndarray, " s"]
     draw: int
 
 
-def _subsets(n: int, settings: ProbeSettings, seed: int) -> Iterator[_Subset]:
+def draw_subsets(n: int, settings: ProbeSettings, seed: int) -> Iterator[Subset]:
     """The train sets below the largest; those of one draw are nested."""
     for draw in range(settings.draws):
         order = np.random.default_rng([seed, 1, draw]).permutation(n)
         for size in settings.regimes:
             if size < n:
-                yield _Subset(order[:size], draw)
+                yield Subset(order[:size], draw)
 
 
-def _side_by_side(
-    fit: Callable[[_Subset], list[Grid]], subsets: Sequence[_Subset], device: str
-) -> Iterator[list[Grid]]:
+def side_by_side(fit: Callable[[Subset], list[Grid]], subsets: Sequence[Subset], device: str) -> Iterator[list[Grid]]:
     """Fits small train sets in order; on a CPU one per core, as their linear algebra is too small for several threads."""
     if device != "cpu":
         yield from map(fit, subsets)
