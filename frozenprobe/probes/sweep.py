@@ -132,7 +132,7 @@ class Sweep:
         )
 
     def knn(self, features: Float[np.ndarray, "n d"], labels: Shaped[np.ndarray, " n"]) -> Grid:
-        """kNN for every distance and k."""
+        """KNN for every distance and k."""
         knn, n = self._settings.knn, len(labels)
         ks = tuple(sorted({min(k, n) for k in knn.ks}))
         if max(knn.ks) > n and n not in self._settings.regimes:
