@@ -26,7 +26,10 @@ from frozenprobe.errors import EncoderError, FrozenprobeError
 from frozenprobe.settings import EncoderSettings
 
 _TAIL = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
-_HOMES = ("sentence_transformers.sentence_transformer.modules", "sentence_transformers.models")  # since 5.4, before
+_HOMES = (
+    "sentence_transformers.sentence_transformer.modules",
+    "sentence_transformers.models",
+)  # newer and older releases
 _TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

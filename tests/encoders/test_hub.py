@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from sentence_transformers.models import Dense, Pooling, Transformer
 
 from tests.encoders import tiny
 from tests.encoders.loopback_hub import COMMIT, Hub
@@ -70,7 +70,7 @@ def ask(hub, cache, *options, offline=False):
 
 def test_hub_ids(root, tmp_path):
     with Hub(root) as hub:
-        bert, pinned, sentences, remote, trusted, revision, missing = ask(
+        bert, pinned, sentences, remote, trusted, revision, missing, local = ask(
             hub,
             tmp_path,
             {"ckpt": "owner/bert"},
@@ -80,6 +80,7 @@ def test_hub_ids(root, tmp_path):
             {"ckpt": "owner/remote", "trust_remote_code": True},
             {"ckpt": "owner/bert", "revision": "nowhere"},
             {"ckpt": "owner/nothing"},
+            {"ckpt": str(root / "owner" / "bert")},
         )
         assert bert[:4] == ["hf", "owner/bert", COMMIT, 64]
         assert pinned == bert
@@ -89,7 +90,6 @@ def test_hub_ids(root, tmp_path):
         assert "owner/bert" in revision
         assert "nowhere" in revision
         assert "owner/nothing" in missing
-        (local,) = ask(hub, tmp_path, {"ckpt": str(root / "owner" / "bert")})
         assert local[4] == bert[4]  # the same weights under another name
     # The hub is gone: what was downloaded still loads, as what it was.
     answers = ask(hub, tmp_path, {"ckpt": "owner/bert"}, {"ckpt": "owner/sentences"}, offline=True)

@@ -123,6 +123,25 @@ def test_modes_come_back_after_a_failure():
     assert all(module.training for module in model.modules())
 
 
+def test_what_a_module_caches_or_draws_in_the_pass_does_not_hurt_training():
+    class Caching(Plain):
+        table = None
+
+        def forward(self, input_ids, attention_mask):
+            if self.table is None:
+                self.table = torch.linspace(1, 2, 16)
+            noise = 1e-7 * torch.rand(16)  # drawn even in eval mode
+            return super().forward(input_ids, attention_mask) * self.table + noise
+
+    model = Caching().train()
+    state = torch.get_rng_state()
+    encoder = ModuleEncoder(model, tiny.wordpiece(), name="run")
+    last(encoder, ["the fox"])
+    assert torch.equal(state, torch.get_rng_state())
+    ids = torch.tensor([[2, 40, 3]])
+    model(ids, torch.ones_like(ids)).sum().backward()
+
+
 def test_a_module_of_ones_own():
     model = Plain()
     encoder = as_encoder(model, tiny.wordpiece(), name="mine")
@@ -150,7 +169,11 @@ def test_fingerprint_follows_step_or_weights():
     before = encoder.fingerprint()
     with torch.no_grad():
         model.encoder.layer[0].output.dense.bias[0] += 1e-3
-    assert encoder.fingerprint() != before
+    changed = encoder.fingerprint()
+    assert changed != before
+    with torch.no_grad():
+        model.pooler.dense.bias[0] += 1  # no hidden state depends on it
+    assert encoder.fingerprint() == changed
 
 
 def test_max_length_comes_from_the_model_or_the_caller():

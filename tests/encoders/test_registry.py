@@ -314,6 +314,15 @@ def test_garbage_tokenizer(copied):
     assert str(copied) in message(copied)
 
 
+@pytest.mark.parametrize("library", ["sentencepiece", "protobuf", "tiktoken"])
+def test_missing_vocabulary_library_names_the_extra(copied, monkeypatch, library):
+    def refuse(*_, **__):
+        raise ImportError(f"requires the {library} library but it was not found\nin your environment")
+
+    monkeypatch.setattr(tf.AutoTokenizer, "from_pretrained", refuse)
+    assert "pip install 'frozenprobe[deberta]'" in message(copied)
+
+
 def test_tokenizer_of_another_model(copied):
     config = tf.BertConfig(**{**tiny._COMMON, "vocab_size": 20}, max_position_embeddings=64)
     tf.BertModel(config).save_pretrained(copied)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 from frozenprobe.encoders.base import Encoder, HasPooling, HasPrompts
 from frozenprobe.encoders.contract import check_padding
@@ -227,7 +227,7 @@ def test_foreign_activation_needs_trust(tmp_path):
 def test_foreign_module_runs_when_trusted(tmp_path):
     folder = build(tmp_path / "st", Pooling(tiny.HIDDEN))
     (folder / "doubling.py").write_text(
-        "from sentence_transformers.sentence_transformer.modules import Module\n"
+        "from sentence_transformers.models import Module\n"
         "class Doubling(Module):\n"
         "    def forward(self, features, **kwargs):\n"
         "        features['sentence_embedding'] = 2 * features['sentence_embedding']\n"
