@@ -18,7 +18,7 @@ Word = TypeVar("Word", Entry, Verb)
 Example = tuple[tuple[str, ...], float]
 """The one or two texts, and the label."""
 
-NUMBERS = ("two", "three", "four", "five", "six")
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,13 @@ def sentiment(rng: random.Random, words: Vocabulary) -> Example:
 
 
 def acceptability(rng: random.Random, words: Vocabulary) -> Example:
-    """A sentence of English: 1 well-formed, 0 with one error of grammar.
+    """A sentence of English: 1 well-formed, 0 with an error of grammar, of order or of who can do what.
 
     Every word stands as often in right as in wrong sentences; only how words go together tells them apart.
     """
-    good = bool(rng.randrange(2))
+    acceptable = bool(rng.randrange(2))
+    scrambled = not acceptable and rng.random() < 0.5
+    good = acceptable or scrambled
     agent, person = (rng.choice(entry.words) for entry in rng.sample(words.people, 2))
     thing = rng.choice(rng.choice(words.things).words)
     base, past, participle = rng.choice(rng.choice(words.verbs).words)
@@ -180,9 +182,34 @@ def acceptability(rng: random.Random, words: Vocabulary) -> Example:
             f"I wonder why {order(f'the {agent} has', f'has the {agent}')} {participle} the {thing} {time}.",
             f"The {thing} {order(f'was {participle} by', f'was by {participle}')} the {agent} {place}.",
             f"It was {order(f'the {agent} who {past}', f'who the {agent} {past}')} the {thing} for the {person}.",
+            f"The {order(agent, thing)} {past} the {order(thing, agent)} {place} {time}.",
+            f"The {order(f'{quality} {thing}', agent)} was {participle} by the {order(agent, f'{quality} {thing}')}.",
         )
     )
-    return (text,), float(good)
+    # What is said around it is always right, and varies more than the few constructions above do.
+    other = f"the {rng.choice(rng.choice(words.people).words)}"
+    _, did, _ = rng.choice(rng.choice(words.verbs).words)
+    object_ = f"the {rng.choice(rng.choice(words.things).words)}"
+    elsewhere = rng.choice(rng.choice(lexicon.PLACES).words)
+    text = rng.choice(
+        (
+            text,
+            f"{text} {other.capitalize()} {did} {object_} {elsewhere}.",
+            f"{other.capitalize()} {did} {object_} {elsewhere}. {text}",
+            f"{elsewhere.capitalize()}, {other} {did} {object_}. {text}",
+        )
+    )
+    return (_scramble(rng, text) if scrambled else text,), float(acceptable)
+
+
+def _scramble(rng: random.Random, text: str) -> str:
+    """The same words, six in a row of them out of order; the first word and the last stay where they are."""
+    words = text.split()
+    start = rng.randrange(1, len(words) - 6)
+    window = words[start : start + 6]
+    while window == words[start : start + 6]:
+        rng.shuffle(window)
+    return " ".join(words[:start] + window + words[start + 6 :])
 
 
 def paraphrase(rng: random.Random, words: Vocabulary) -> Example:
@@ -231,64 +258,83 @@ def similarity(rng: random.Random, words: Vocabulary) -> Example:
     return (_tell(rng, event, first), _tell(rng, told, second)), round(score, 3)
 
 
+_DETAILS = ("kind", "kind", "kind", "place", "place", "place", "quality", "quality", "number")
+
+
 def inference(rng: random.Random, words: Vocabulary) -> Example:
     """A premise and a hypothesis: 0 entailment, 1 neutral, 2 contradiction.
 
-    The hypothesis asks about one detail (quality, number, place, kind of thing or company), which the premise states,
-    contradicts or leaves out. The same hypotheses occur under all three labels, so they give nothing away by themselves.
+    The premise states some of four details: kind of thing, place, quality and number. The hypothesis asserts details
+    that it states (entailment), denies them (contradiction), or asserts some that it leaves out (neutral). Neither the
+    premise nor the form of the hypothesis gives the label away by itself.
     """
-    label = rng.randrange(3)
     event = _event(rng, words)
-    agent = rng.choice(event.agent.words)
-    _, past, participle = rng.choice(event.verb.words)
-    detail = rng.choice(("quality", "number", "place", "kind", "company"))
-
-    def stated(name: str) -> bool:
-        """Neutral: the detail in question is left out. Other details come and go."""
-        return label != 1 if detail == name else rng.random() < 0.6
-
-    quality = f"{event.quality} " if stated("quality") else ""
-    many = rng.randrange(1, len(NUMBERS) - 1)
-    number = NUMBERS[many] if stated("number") else rng.choice(("some", "the", "these", "those"))
-    place = f" {rng.choice(event.place.words)}" if stated("place") else ""
-    thing = rng.choice(event.thing.words)
-    things = plural(thing) if stated("kind") else rng.choice(("things", "items", "objects"))
-    alone = bool(rng.randrange(2))
-    company = ""
-    if stated("company"):
-        company = rng.choice((" all alone", " without any help") if alone else (" with a friend", " with some helpers"))
-    premise = rng.choice(
-        (
-            f"{event.time[0].upper()}{event.time[1:]}, the {agent} {past} {number} {quality}{things}{place}{company}.",
-            f"The {agent} {past} {number} {quality}{things}{place} {event.time}{company}.",
-        )
+    agent, place = rng.choice(event.agent.words), rng.choice(event.place.words)
+    verb = rng.choice(event.verb.words)
+    many = rng.randrange(2, len(NUMBERS) - 1)  # "fewer than two" would contradict any plural
+    shuffled = list(dict.fromkeys(rng.sample(_DETAILS, len(_DETAILS))))
+    stated = set(rng.sample(sorted(shuffled), rng.choice((1, 2, 2, 3))))
+    premise = _assert(
+        rng,
+        agent,
+        verb,
+        number=NUMBERS[many] if "number" in stated else rng.choice(("some", "the", "those")),
+        quality=event.quality if "quality" in stated else "",
+        things=plural(rng.choice(event.thing.words))
+        if "kind" in stated
+        else rng.choice(("things", "items", "objects")),
+        place=place if "place" in stated else "",
+        time=event.time,
     )
-    true = label == 0 or (label == 1 and bool(rng.randrange(2)))
-    asked = things if rng.randrange(2) or things != plural(thing) else plural(event.thing.kind)
-    if detail == "quality":
-        value = event.quality if true else _opposite(event.quality)
-        hypothesis = rng.choice((f"The {asked} were {value}.", f"What the {agent} {past} was {value}."))
-    elif detail == "number":
-        fewer, more = NUMBERS[many - 1], NUMBERS[many + 1]
-        right = (f"more than {fewer}", f"fewer than {more}", f"exactly {NUMBERS[many]}")
-        wrong = (f"more than {more}", f"fewer than {fewer}", f"exactly {rng.choice((fewer, more))}")
-        hypothesis = f"The {agent} {past} {rng.choice(right if true else wrong)} {asked}."
-    elif detail == "place":
-        where = (
-            event.place if true else _other(rng, [e for e in lexicon.PLACES if e.kind != event.place.kind], event.place)
-        )
-        hypothesis = rng.choice(
-            (
-                f"The {asked} were {participle} {rng.choice(where.words)}.",
-                f"The {agent} was {rng.choice(where.words)}.",
-            )
-        )
-    elif detail == "kind":
-        other = _other(rng, sorted({entry.kind for entry in lexicon.THINGS}), event.thing.kind)
-        kind = event.thing.kind if true else other
-        hypothesis = rng.choice(
-            (f"All of them were {plural(kind)}.", f"The {agent} {past} at least one {kind} and nothing else.")
-        )
+
+    label = rng.randrange(3)
+    pool = [detail for detail in shuffled if (detail in stated) == (label != 1)]
+    claimed = pool[: rng.choice((1, 2, 2))]
+    if label == 1:
+        false = {detail for detail in claimed if rng.random() < 0.5}
     else:
-        hypothesis = f"The {agent} was {'alone' if alone == true else 'not alone'}."
+        false = set(claimed if rng.random() < 0.7 else claimed[:1]) if label == 2 else set()
+
+    kind = event.thing.kind
+    if "kind" in false:
+        kind = _other(rng, sorted({entry.kind for entry in lexicon.THINGS}), kind)
+    where = event.place
+    if "place" in false:
+        where = rng.choice([entry for entry in lexicon.PLACES if entry.kind != where.kind])
+    fewer, more = NUMBERS[many - 1], NUMBERS[many + 1]
+    right, wrong = (f"more than {fewer}", f"fewer than {more}"), (f"more than {more}", f"fewer than {fewer}")
+    hypothesis = _assert(
+        rng,
+        agent,
+        verb,
+        number=rng.choice(wrong if "number" in false else right) if "number" in claimed else "",
+        quality=(_opposite(event.quality) if "quality" in false else event.quality) if "quality" in claimed else "",
+        things=plural(kind) if "kind" in claimed else "things",
+        place=rng.choice(where.words) if "place" in claimed else "",
+        time="",
+    )
     return (premise, hypothesis), float(label)
+
+
+def _assert(
+    rng: random.Random,
+    agent: str,
+    verb: tuple[str, str, str],
+    *,
+    number: str,
+    quality: str,
+    things: str,
+    place: str,
+    time: str,
+) -> str:
+    _, past, participle = verb
+    many_things = " ".join(filter(None, (number, quality, things)))
+    form = rng.randrange(3)
+    if form == 0:
+        sentence = f"{many_things} were {participle} by the {agent}"
+    elif form == 1:
+        sentence = f"it was the {agent} who {past} {many_things}"
+    else:
+        sentence = f"the {agent} {past} {many_things}"
+    sentence = " ".join(filter(None, (sentence, place, time)))
+    return f"{sentence[0].upper()}{sentence[1:]}."

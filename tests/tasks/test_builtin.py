@@ -29,7 +29,7 @@ def test_same_seed_same_rows_other_seed_other_rows(name):
 def test_rows_are_the_same_on_every_machine():
     """Pinned: whoever changes a word or a sentence raises GRAMMAR_VERSION and this digest together."""
     joined = "".join(digest(load_builtin(name, 0)) for name in TASKS)
-    assert hashlib.sha256(joined.encode()).hexdigest()[:16] == "PINNED"
+    assert hashlib.sha256(joined.encode()).hexdigest()[:16] == "5ca2bb63ea13c132"
     assert load_builtin(TASKS[0], 0).revision == "grammar 1, seed 0"
 
 
@@ -64,10 +64,10 @@ def test_sentences_read_as_sentences(name):
     data = load_builtin(name)
     texts = [*data.train.texts, *(data.train.pairs or []), *data.evaluations[0].texts]
     for text in texts:
-        assert re.fullmatch(r"[A-Z][A-Za-z' ,;-]*[.!?]", text), text
+        assert re.fullmatch(r"[A-Z][A-Za-z' ,;.?-]*[.!?]", text), text
         assert "  " not in text
-        assert " a a" not in text
-        assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text), text
+        if name != "builtin-acceptability":  # where a wrong article may be the error
+            assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text), text
     lengths = [len(text.split()) for text in texts]
     assert max(lengths) >= 2 * min(lengths)
 
@@ -100,34 +100,42 @@ def test_lexicon_has_no_word_twice():
     assert len(set(lexicon.BAD)) == len(lexicon.BAD)
 
 
-@pytest.mark.parametrize("name", ["builtin-acceptability", "builtin-sentiment"])
-def test_single_words_of_train_do_not_give_validation_away(name):
-    """Naive Bayes over words, written out: near chance, so an encoder has to bring the meaning or the grammar."""
-    data = load_builtin(name)
+def accuracy_of_words(data, texts_of):
+    """Naive Bayes over the words of one text, written out: what a probe scores that only knows the train words."""
 
     def words(text):
         return set(re.findall(r"[a-z-]+", text.lower()))
 
+    classes = len(data.spec.classes)
     counts = {}
-    for text, label in zip(data.train.texts, data.train.labels, strict=True):
+    for text, label in zip(texts_of(data.train), data.train.labels, strict=True):
         for word in words(text):
-            counts.setdefault(word, [1, 1])[label] += 1
-
-    def guess(text):
-        return sum(np.log(counts[word][1] / counts[word][0]) for word in words(text) if word in counts) > 0
-
+            counts.setdefault(word, np.ones(classes))[label] += 1
+    prior = np.bincount(data.train.labels)
     validation = data.evaluations[0]
-    accuracy = np.mean([guess(text) == label for text, label in zip(validation.texts, validation.labels, strict=True)])
-    assert accuracy < 0.65
+    guesses = [
+        sum((np.log(counts[word] / prior) for word in words(text) if word in counts), np.log(prior)).argmax()
+        for text in texts_of(validation)
+    ]
+    return np.mean(guesses == validation.labels)
 
 
-def test_inference_hypotheses_occur_under_every_label():
-    data = load_builtin("builtin-inference")
-    openings = {label: set() for label in range(3)}
-    for hypothesis, label in zip(data.train.pairs, data.train.labels, strict=True):
-        openings[int(label)].add(re.sub(r"^The \w+ ?\w*", "", hypothesis).split()[0])
-    common = openings[0] & openings[1] & openings[2]
-    assert len(common) >= 5
+@pytest.mark.parametrize("name", ["builtin-acceptability", "builtin-sentiment"])
+def test_single_words_of_train_do_not_give_validation_away(name):
+    assert accuracy_of_words(load_builtin(name), lambda split: split.texts) < 0.62
+
+
+@pytest.mark.parametrize("texts_of", [lambda split: split.texts, lambda split: split.pairs])
+def test_neither_half_of_a_pair_gives_the_label_away(texts_of):
+    assert accuracy_of_words(load_builtin("builtin-inference"), texts_of) < 0.42
+    assert accuracy_of_words(load_builtin("builtin-paraphrase"), texts_of) < 0.58
+
+
+def test_similarity_scores_follow_the_shared_words():
+    data = load_builtin("builtin-similarity")
+    overlap = [len(set(first.lower().split()) & set(second.lower().split())) for first, second, _ in rows(data.train)]
+    correlation = np.corrcoef(overlap, data.train.labels)[0, 1]
+    assert 0.3 < correlation < 0.9  # words alone tell something, meaning tells more
 
 
 def test_unknown_task():
