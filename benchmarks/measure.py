@@ -24,6 +24,7 @@ def by_turns(ours: Callable[[], object], peer: Callable[[], object], rounds: int
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for side, work in zip(times, (ours, peer), strict=True):
+            time.sleep(0.5)  # the other side's threads spin for a while after their work
             started = time.perf_counter()
             work()
             side.append(time.perf_counter() - started)

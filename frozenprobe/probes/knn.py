@@ -41,45 +41,55 @@ def nearest(
     Raises:
         ProbeError: faiss was asked for and is not usable.
     """
-    shift = train.mean(0, dtype=np.float64)
-    base = _prepared(train, distance, shift)
     leave_one_out = queries is None
-    sought = base if queries is None else _prepared(queries, distance, shift)
-    wanted = min(len(base), k + leave_one_out + SPARE)
-    search = {"torch": _search_torch, "faiss": _search_faiss}[backend]
-    found, squared = search(base, sought, wanted, device)
+    queries = train if queries is None else queries
+    shift = train.mean(0, dtype=np.float64).astype(np.float32)
+    base, sought = _prepared(train, distance, shift), _prepared(queries, distance, shift)
     reach = k + leave_one_out
+    wanted = min(len(base), reach + SPARE)
+    search = {"torch": _search_torch, "faiss": _search_faiss}[backend]
+    found, closeness = search(base, sought, wanted, distance, device)
     tolerance = _tolerance(base, sought)
-    unsure = (np.diff(squared[:, : reach + 1], axis=1) <= tolerance[:, None]).any(axis=1)
+    unsure = (-np.diff(closeness[:, : reach + 1], axis=1) <= tolerance[:, None]).any(axis=1)
     # Where more rows tie than there are candidates, as with many copies of one text, all rows are ranked.
-    crowded = unsure & (squared[:, -1] - squared[:, reach - 1] <= tolerance) & (wanted < len(base))
+    crowded = unsure & (closeness[:, reach - 1] - closeness[:, -1] <= tolerance) & (wanted < len(base))
     unsure &= ~crowded
-    found[unsure] = _ranked_exactly(base, sought[unsure], np.sort(found[unsure], axis=1))
+    found[unsure] = _ranked_exactly(train, queries[unsure], np.sort(found[unsure], axis=1), distance)
     for row in np.flatnonzero(crowded):
-        found[row] = _ranked_exactly(base, sought[row : row + 1], np.arange(len(base))[None])[0, :wanted]
+        found[row] = _ranked_exactly(train, queries[row : row + 1], np.arange(len(base))[None], distance)[0, :wanted]
     if leave_one_out:
         found = _without_self(found)
     return found[:, :k]
 
 
 def _tolerance(base: np.ndarray, sought: np.ndarray) -> Float[np.ndarray, " m"]:
-    """How close two squared distances of a query may lie before float32 cannot tell them apart.
+    """How close two values of the search may lie for a query before float32 cannot tell them apart.
 
     A sum of d rounded products is off by less than 4 sqrt(d) u |q| |x| but with negligible probability (u: unit roundoff).
     """
-    largest = np.sqrt((base * base).sum(1).max())
+    largest = np.sqrt(np.einsum("nd,nd->n", base, base).max())
+    lengths = np.sqrt(np.einsum("md,md->m", sought, sought))
     roundoff = np.finfo(np.float32).eps / 2
-    return 16 * np.sqrt(base.shape[1]) * roundoff * largest * (np.sqrt((sought * sought).sum(1)) + largest / 2)
+    return 8 * np.sqrt(base.shape[1]) * roundoff * largest * (lengths + largest / 2)
 
 
-def _ranked_exactly(base: np.ndarray, sought: np.ndarray, candidates: np.ndarray) -> Int[np.ndarray, "m w"]:
+def _ranked_exactly(
+    train: np.ndarray, queries: np.ndarray, candidates: np.ndarray, distance: Distance
+) -> Int[np.ndarray, "m w"]:
     """Candidates in the order of their float64 distances; equal ones stay as given, in the order of the train rows."""
     order = np.empty_like(candidates)
-    step = max(1, CHUNK_VALUES // (candidates.shape[1] * base.shape[1]))
-    for start in range(0, len(sought), step):
-        rows = slice(start, start + step)
-        apart = base[candidates[rows]].astype(np.float64) - sought[rows, None]
-        order[rows] = np.argsort(np.einsum("mwd,mwd->mw", apart, apart), axis=1, kind="stable")
+    step = max(1, CHUNK_VALUES // (candidates.shape[1] * train.shape[1]))
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        rows, query = train[candidates[part]].astype(np.float64), queries[part].astype(np.float64)
+        if distance == "l2":
+            rows -= query[:, None]
+            apart = np.einsum("mwd,mwd->mw", rows, rows)
+        else:
+            lengths = np.sqrt(np.einsum("mwd,mwd->mw", rows, rows) * np.einsum("md,md->m", query, query)[:, None])
+            products = np.einsum("mwd,md->mw", rows, query)
+            apart = -np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+        order[part] = np.argsort(apart, axis=1, kind="stable")
     return np.take_along_axis(candidates, order, axis=1)
 
 
@@ -109,38 +119,41 @@ def neighbour_mean(neighbours: Float[np.ndarray, "m k"], ks: tuple[int, ...]) ->
     return np.stack([neighbours[:, :k].mean(1) for k in ks])
 
 
-def _prepared(rows: np.ndarray, distance: Distance, shift: np.ndarray) -> np.ndarray:
-    """Rows whose squared Euclidean distance orders as asked: centred for L2 (less cancellation), unit length for cosine."""
+def _prepared(rows: np.ndarray, distance: Distance, shift: np.ndarray) -> Float[np.ndarray, "n d"]:
+    """Rows for the float32 search: centred for L2, as that cancels less, and of unit length for cosine."""
+    rows = np.asarray(rows, dtype=np.float32)
     if distance == "l2":
-        return (rows - shift).astype(np.float32)
-    exact = rows.astype(np.float64)
-    norms = np.sqrt((exact**2).sum(1, keepdims=True))
-    return np.divide(exact, norms, out=np.zeros_like(exact), where=norms > 0).astype(np.float32)
+        return rows - shift
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
+    return np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
 
 
-def _search_torch(base: np.ndarray, sought: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
-    """Candidates `[m, k]` and their squared distances, up to float32 rounding and a constant per query, nearest first."""
-    rows = torch.from_numpy(base).to(device)
-    queries = torch.from_numpy(sought).to(device)
-    half = (rows * rows).sum(1) / 2
+def _search_torch(
+    base: np.ndarray, sought: np.ndarray, k: int, distance: Distance, device: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates `[m, k]`, nearest first, and q.x - |x|^2 / 2 (L2) or q.x (cosine), up to float32 rounding."""
+    rows, queries = torch.from_numpy(base).to(device), torch.from_numpy(sought).to(device)
+    half = (rows * rows).sum(1) / 2 if distance == "l2" else torch.zeros(len(rows), device=device)
     step = max(1, CHUNK_VALUES // len(rows))
     found = [
         torch.topk(torch.addmm(-half, queries[start : start + step], rows.T), k, dim=1)
         for start in range(0, len(queries), step)
     ]
-    indices = torch.cat([part.indices for part in found]).cpu().numpy()
-    return indices, -2 * torch.cat([part.values for part in found]).cpu().numpy()
+    indices, values = (torch.cat([part[i] for part in found]).cpu().numpy() for i in (1, 0))
+    return indices, values
 
 
-def _search_faiss(base: np.ndarray, sought: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+def _search_faiss(
+    base: np.ndarray, sought: np.ndarray, k: int, distance: Distance, device: str
+) -> tuple[np.ndarray, np.ndarray]:
     """The same by faiss."""
     faiss = _import_faiss()
-    index = faiss.IndexFlatL2(base.shape[1])
+    index = (faiss.IndexFlatL2 if distance == "l2" else faiss.IndexFlatIP)(base.shape[1])
     if device.startswith("cuda") and hasattr(faiss, "StandardGpuResources"):
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     index.add(base)
-    squared, indices = index.search(sought, k)
-    return indices, squared
+    values, indices = index.search(sought, k)
+    return indices, -values / 2 if distance == "l2" else values
 
 
 def _import_faiss():

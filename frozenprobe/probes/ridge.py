@@ -120,8 +120,8 @@ def _hat(features, shift, scale, y, vectors, inverse, weights):
     fitted = torch.empty(count, len(features), targets, dtype=torch.float64, device=y.device)
     flat = weights.permute(1, 0, 2).reshape(d, count * targets)
     for rows, chunk in _chunks(features, y.device):
-        x = (chunk - shift) / scale
-        leverage[:, rows] = inverse @ ((x @ vectors) ** 2).T
+        x = _apply(chunk, shift, scale)
+        leverage[:, rows] = ((x @ vectors).square_() @ inverse.T).T
         fitted[:, rows] = (x @ flat).reshape(-1, count, targets).permute(1, 0, 2)
     return leverage, fitted
 
@@ -154,7 +154,7 @@ def _by_solve(features, shift, scale, y, grid, dual, leave_one_out):
     leverage = torch.empty(len(grid), len(features), dtype=torch.float64, device=y.device)
     fitted = torch.empty(len(grid), *y.shape, dtype=torch.float64, device=y.device)
     for rows, chunk in _chunks(features, y.device):
-        x = (chunk - shift) / scale
+        x = _apply(chunk, shift, scale)
         for i in range(len(grid)):
             leverage[i, rows] = ((x @ inverse[i]) * x).sum(1)
             fitted[i, rows] = x @ weights[i]
@@ -185,18 +185,25 @@ def _standardisation(features, settings: RidgeSettings, device) -> tuple[torch.T
 def _moments(features, shift, scale, y) -> tuple[torch.Tensor, torch.Tensor]:
     """X'X `[d, d]` and X'Y `[d, c]` of the shifted and scaled rows, accumulated in float64."""
     d = features.shape[1]
+    block = max(1, -(-d // 4))
     gram = torch.zeros(d, d, dtype=torch.float64, device=y.device)
     cross = torch.zeros(d, y.shape[1], dtype=torch.float64, device=y.device)
     for rows, chunk in _chunks(features, y.device):
-        x = (chunk - shift) / scale
-        gram.addmm_(x.T, x)
+        x = _apply(chunk, shift, scale)
+        for start in range(0, d, block):  # the upper half is enough, it is symmetric
+            gram[start : start + block, start:].addmm_(x[:, start : start + block].T, x[:, start:])
         cross.addmm_(x.T, y[rows])
-    return gram, cross
+    return gram.triu() + gram.triu(1).T, cross
 
 
 def _scaled(features, shift, scale, device) -> torch.Tensor:
     """All rows at once, for the dual form, where there are few."""
-    return torch.cat([(chunk - shift) / scale for _, chunk in _chunks(features, device)])
+    return torch.cat([_apply(chunk, shift, scale) for _, chunk in _chunks(features, device)])
+
+
+def _apply(chunk: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Standardises rows in place; they are a copy of ours."""
+    return chunk.sub_(shift).div_(scale)
 
 
 def _chunks(features: Float[np.ndarray, "n d"], device) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -205,7 +212,7 @@ def _chunks(features: Float[np.ndarray, "n d"], device) -> Iterator[tuple[slice,
     for start in range(0, len(features), step):
         rows = slice(start, min(start + step, len(features)))
         block = np.require(features[rows], requirements=("C", "W"))  # copies what is mapped read-only, nothing else
-        yield rows, torch.from_numpy(block).to(device).double()
+        yield rows, torch.from_numpy(block).to(device, torch.float64, copy=True)
 
 
 @contextmanager

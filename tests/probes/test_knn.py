@@ -21,17 +21,13 @@ def example(rows=300, duplicates=100):
 
 
 def brute_force(train, queries, distance, leave_one_out=False):
-    """Order of the train rows by exact distance, equal ones by index."""
+    """Order of the train rows by float64 distance, equal ones by index; a zero row is orthogonal to all."""
     base, sought = train.astype(np.float64), queries.astype(np.float64)
     if distance == "cosine":
-        base, sought = (
-            rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30) for rows in (base, sought)
-        )
-        base, sought = base.astype(np.float32).astype(float), sought.astype(np.float32).astype(float)
+        lengths = np.outer(np.linalg.norm(sought, axis=1), np.linalg.norm(base, axis=1))
+        apart = -np.einsum("md,nd->mn", sought, base) / np.where(lengths > 0, lengths, 1)
     else:
-        centre = train.mean(0, dtype=np.float64)
-        base, sought = ((rows - centre).astype(np.float32).astype(float) for rows in (train, queries))
-    apart = ((sought[:, None] - base[None]) ** 2).sum(2)
+        apart = ((sought[:, None] - base[None]) ** 2).sum(2)
     if leave_one_out:
         np.fill_diagonal(apart, np.inf)
     return np.argsort(apart, axis=1, kind="stable")
