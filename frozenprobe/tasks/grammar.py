@@ -174,7 +174,7 @@ def acceptability(rng: random.Random, words: Vocabulary) -> Example:
             f"The {person} {modal} {infinitive} the {thing} before the {agent} arrives.",
             f"{time[0].upper()}{time[1:]}, the {agent} {past} {count} {quality} {counted} {place}.",
             f"Nobody but the {person} would {base} {this} {quality} {shown}.",
-            f"{there.removesuffix(' ')} {counted_things} {place}, and the {person} laughed.",
+            f"{there} {counted_things} {place}, and the {person} laughed.",
             f"The {agent} is {degree} {than} the {person} who {past} the {thing}.",
             f"{pair} the {agent} {nor} the {person} {past} the {thing} {time}.",
             f"The {agent} {past} {order(f'the {quality} {thing}', f'{quality} the {thing}')} {place} {time}.",
