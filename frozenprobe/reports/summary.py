@@ -69,7 +69,7 @@ def titles(run: Run) -> list[str]:
 
     def place(item: tuple[str, str]) -> tuple[int, str]:
         name = item[0].removesuffix("-subset")
-        return (ORDER.index(name) if name in ORDER else len(ORDER), "")
+        return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
     found = dict.fromkeys((unit.key.task, unit.title) for unit in run.units)
     return [title for _, title in sorted(found, key=place)]

@@ -89,7 +89,7 @@ def run_glue(
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
         )
-        for line in _notes(encoder, tasks):
+        for line in _notes(store.manifest["encoder"]["name"], encoder, tasks):
             reporter.note(line)
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         features = settings.features.model_copy(update={"tokens_per_batch": budget})
@@ -227,14 +227,14 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def _notes(encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
+def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
     """What a reader of the scores should know before the first of them."""
     info = encoder.info
     lines = [
-        f"{info.name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
+        f"{name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
         f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}"
     ]
-    lines += [f"{info.name}: {note}" for note in info.notes]
+    lines += [f"{name}: {note}" for note in info.notes]
     lines += [f"{unit_title(data)}: {data.subset}; not a {data.spec.suite} score" for data in tasks if data.subset]
     return lines
 
