@@ -89,7 +89,7 @@ def run_glue(
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
         )
-        for line in _notes(store.manifest["encoder"]["name"], encoder, tasks):
+        for line in _notes(settings.encoder.name or encoder.info.name, encoder, tasks):
             reporter.note(line)
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         features = settings.features.model_copy(update={"tokens_per_batch": budget})

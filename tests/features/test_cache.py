@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -227,21 +228,32 @@ def test_a_non_finite_row_is_never_kept(fake, words, tmp_path):
     assert all(np.isfinite(segment.rows(np.arange(len(segment)))).all() for segment in kept)
 
 
-def _write(root, start, barrier, fake, words):
-    texts = words(60)[start : start + 40]
-    barrier.wait()
-    run(fake(), texts, root)
+WRITER = """
+import json, sys
+from tests.features.conftest import FakeEncoder
+from tests.features.test_cache import run
+root, texts = sys.argv[1], json.loads(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+run(FakeEncoder(), texts, root)
+"""
 
 
 def test_two_processes_may_write_one_store(fake, words, tmp_path):
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(2)
-    children = [context.Process(target=_write, args=(tmp_path, start, barrier, fake, words)) for start in (0, 20)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
+    root = Path(__file__).parents[2]
+    commands = [
+        [sys.executable, "-c", WRITER, str(tmp_path), json.dumps(words(60)[start : start + 40])] for start in (0, 20)
+    ]
+    writers = [
+        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    assert [writer.wait(60) for writer in writers] == [0, 0]
     encoder = fake()
     result = run(encoder, words(60), tmp_path)
     assert encoder.encoded == 0
