@@ -37,7 +37,7 @@ def minilm() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def whole_run(rounds: int = 3) -> list[dict[str, Any]]:
+def whole_run(rounds: int = 1) -> list[dict[str, Any]]:
     """The whole run on four tasks against a bare forward loop over the same distinct token ids at its best budget."""
     from transformers import AutoModel
 
@@ -61,7 +61,7 @@ def whole_run(rounds: int = 3) -> list[dict[str, Any]]:
     rows = sorted(distinct, key=lambda row: len(row[0]))
     model = AutoModel.from_pretrained(minilm()).eval()
 
-    def bare(budget: int) -> float:
+    def bare(budget: int, rows: list = rows) -> float:
         started = time.perf_counter()
         with torch.inference_mode():
             start = 0
@@ -93,7 +93,7 @@ def whole_run(rounds: int = 3) -> list[dict[str, Any]]:
             )
             return time.perf_counter() - started
 
-    best = min(BUDGETS, key=bare)
+    best = min(BUDGETS, key=lambda budget: bare(budget, rows[::10]))
     times = [(ours(), bare(best)) for _ in range(rounds)]
     mine, peer = (statistics.median(side) for side in zip(*times, strict=True))
     ratio = statistics.median(a / b for a, b in times)
