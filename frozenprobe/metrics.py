@@ -60,12 +60,15 @@ def _f1(labels, predictions, weights):
 
 def _matthews(labels, predictions, weights):
     """Matthews correlation for any number of classes: the correlation of the one-hot answers with the one-hot labels."""
-    total = weights.sum(1, keepdims=True)
-    right = weights @ (predictions == labels).T.astype(float)
+    classes = range(int(max(labels.max(), predictions.max())) + 1)
+    columns = [np.ones((1, len(labels))), predictions == labels]
+    for c in classes:
+        columns += [predictions == c, (labels == c)[None]]
+    # One product reads the weights once; they are the largest array here.
+    counts = weights @ np.concatenate(columns).T.astype(float)
+    total, right, *by_class = np.split(counts, np.cumsum([len(column) for column in columns])[:-1], axis=1)
     agreement, answers, truths = 0.0, 0.0, 0.0
-    for c in range(int(max(labels.max(), predictions.max())) + 1):
-        answered = weights @ (predictions == c).T.astype(float)
-        true = (weights @ (labels == c).astype(float))[:, None]
+    for answered, true in zip(by_class[::2], by_class[1::2], strict=True):
         agreement, answers, truths = agreement + answered * true, answers + answered**2, truths + true**2
     spread = np.clip(total**2 - answers, 0, None) * np.clip(total**2 - truths, 0, None)
     return _divide(total * right - agreement, np.sqrt(spread))

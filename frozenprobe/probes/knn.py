@@ -78,18 +78,19 @@ def _ranked_exactly(
 ) -> Int[np.ndarray, "m w"]:
     """Candidates in the order of their float64 distances; equal ones stay as given, in the order of the train rows."""
     order = np.empty_like(candidates)
-    step = max(1, CHUNK_VALUES // (candidates.shape[1] * train.shape[1]))
+    table = torch.from_numpy(np.require(train, np.float32, ("C", "W")))
+    sought = torch.from_numpy(np.require(queries, np.float32, ("C", "W")))
+    step = max(1, CHUNK_VALUES // (4 * candidates.shape[1] * train.shape[1]))  # small enough for the processor's cache
     for start in range(0, len(queries), step):
         part = slice(start, start + step)
-        rows, query = train[candidates[part]].astype(np.float64), queries[part].astype(np.float64)
+        picked = torch.from_numpy(np.ascontiguousarray(candidates[part]))
+        rows, query = table[picked].double(), sought[part].double()[:, None]
         if distance == "l2":
-            rows -= query[:, None]
-            apart = np.einsum("mwd,mwd->mw", rows, rows)
+            apart = rows.sub_(query).square_().sum(2)
         else:
-            lengths = np.sqrt(np.einsum("mwd,mwd->mw", rows, rows) * np.einsum("md,md->m", query, query)[:, None])
-            products = np.einsum("mwd,md->mw", rows, query)
-            apart = -np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-        order[part] = np.argsort(apart, axis=1, kind="stable")
+            lengths = (rows.square().sum(2) * query.square().sum(2)).sqrt()
+            apart = -torch.where(lengths > 0, rows.mul_(query).sum(2) / lengths, 0.0)
+        order[part] = torch.argsort(apart, dim=1, stable=True).numpy()
     return np.take_along_axis(candidates, order, axis=1)
 
 
