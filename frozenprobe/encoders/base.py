@@ -6,7 +6,7 @@ An encoder knows nothing of tasks, pooling or probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -146,9 +146,3 @@ class HasPrompts(Protocol):
     def prompt(self, role: Role) -> str:
         """The prefix for a role; may be empty."""
         ...
-
-
-def rows_of(tokens: Tokenized) -> Iterator[Int[np.ndarray, " t"]]:
-    """Yields the ids of each row."""
-    for start, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True):
-        yield tokens.ids[start:end]

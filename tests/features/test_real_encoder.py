@@ -34,8 +34,8 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm_folder):
-    return load_encoder(EncoderSettings(ckpt=f"hf:{minilm_folder}"))
+def encoder(minilm):
+    return load_encoder(EncoderSettings(ckpt=f"hf:{minilm}"))
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,12 @@ def texts():
 
 
 @pytest.fixture(scope="module")
-def plain(minilm_folder, texts):
+def plain(minilm, texts):
     """All hidden states of each text alone, without padding, by plain transformers."""
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
-    model = AutoModel.from_pretrained(minilm_folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm).eval()
     states = []
     with torch.no_grad():
         for text in texts:
@@ -95,9 +95,9 @@ def test_a_cache_hit_gives_the_same_bits_and_runs_no_forward(encoder, texts, tmp
     assert second.report.encoded == 0
 
 
-def test_bfloat16_is_pooled_in_float32(minilm_folder, encoder, texts):
+def test_bfloat16_is_pooled_in_float32(minilm, encoder, texts):
     view = View("last", "mean")
-    half = load_encoder(EncoderSettings(ckpt=f"hf:{minilm_folder}", dtype="bf16"))
+    half = load_encoder(EncoderSettings(ckpt=f"hf:{minilm}", dtype="bf16"))
     got = extract(half, [Inputs(texts)], [view], FeatureSettings())[0].by_view[view]
     expected = extract(encoder, [Inputs(texts)], [view], FeatureSettings())[0].by_view[view]
     assert got.dtype == np.float32
