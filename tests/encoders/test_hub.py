@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Pooling, Transformer
 
 from tests.encoders import tiny
-from tests.encoders.loopback_hub import COMMIT, Hub
+from tests.hub import COMMIT, serve_hub
 
 PROGRAM = """
 import json, sys
@@ -35,32 +32,22 @@ print(json.dumps(answers))
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
-    tiny.save(root / "owner" / "bert")
-    tiny.save_remote_code(root / "owner" / "remote")
+    owner = root / "models" / "owner"
+    tiny.save(owner / "bert")
+    tiny.save_remote_code(owner / "remote")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        modules = [Transformer(str(root / "owner" / "bert")), Pooling(tiny.HIDDEN), Dense(tiny.HIDDEN, 8)]
+        modules = [Transformer(str(owner / "bert")), Pooling(tiny.HIDDEN), Dense(tiny.HIDDEN, 8)]
     model = SentenceTransformer(modules=modules, device="cpu")
     model.max_seq_length = 24
-    model.save(str(root / "owner" / "sentences"))
+    model.save(str(owner / "sentences"))
     return root
 
 
-def ask(hub, cache, *options, offline=False):
-    environment = os.environ | {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(cache),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-    }
-    environment["HF_HUB_OFFLINE"] = "1" if offline else "0"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(options)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
+def ask(hub, *options, offline=False):
+    done = hub.run_python(
+        f"import sys; sys.argv.append({json.dumps(options)!r}){PROGRAM}",
+        env={"HF_HUB_DOWNLOAD_TIMEOUT": "5", "HF_HUB_OFFLINE": "1" if offline else "0"},
     )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.splitlines()[-1])
@@ -68,19 +55,18 @@ def ask(hub, cache, *options, offline=False):
     return answers
 
 
-def test_hub_ids(root, tmp_path):
-    with Hub(root) as hub:
+def test_hub_ids(root):
+    with serve_hub(root) as hub:
         bert, pinned, sentences, remote, trusted, revision, missing, local = ask(
             hub,
-            tmp_path,
             {"ckpt": "owner/bert"},
-            {"ckpt": "hf:owner/bert", "revision": "v1"},
+            {"ckpt": "hf:owner/bert", "revision": COMMIT},
             {"ckpt": "owner/sentences"},
             {"ckpt": "owner/remote"},
             {"ckpt": "owner/remote", "trust_remote_code": True},
             {"ckpt": "owner/bert", "revision": "nowhere"},
             {"ckpt": "owner/nothing"},
-            {"ckpt": str(root / "owner" / "bert")},
+            {"ckpt": str(root / "models" / "owner" / "bert")},
         )
         assert bert[:4] == ["hf", "owner/bert", COMMIT, 64]
         assert pinned == bert
@@ -91,18 +77,20 @@ def test_hub_ids(root, tmp_path):
         assert "nowhere" in revision
         assert "owner/nothing" in missing
         assert local[4] == bert[4]  # the same weights under another name
-    # The hub is gone: what was downloaded still loads, as what it was.
-    answers = ask(hub, tmp_path, {"ckpt": "owner/bert"}, {"ckpt": "owner/sentences"}, offline=True)
-    assert answers == [bert, sentences]
+        # Without the hub what was downloaded still loads, as what it was.
+        hub.requests.clear()
+        answers = ask(hub, {"ckpt": "owner/bert"}, {"ckpt": "owner/sentences"}, offline=True)
+        assert answers == [bert, sentences]
+        assert hub.requests == []
 
 
 @pytest.mark.slow  # the hub's client waits longer before each of its retries
-def test_connection_cut_in_the_middle(root, tmp_path):
-    with Hub(root) as hub:
-        hub.cut = "model.safetensors"
-        (cut,) = ask(hub, tmp_path, {"ckpt": "owner/bert"})
+def test_connection_cut_in_the_middle(root):
+    with serve_hub(root) as hub:
+        hub.cut.add("model.safetensors")
+        (cut,) = ask(hub, {"ckpt": "owner/bert"})
         assert isinstance(cut, str)
         assert "owner/bert" in cut
-        hub.cut = None
-        (whole,) = ask(hub, tmp_path, {"ckpt": "owner/bert"})
+        hub.cut.clear()
+        (whole,) = ask(hub, {"ckpt": "owner/bert"})
         assert whole[:3] == ["hf", "owner/bert", COMMIT]
