@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from frozenprobe.records.store import read_manifest, read_timings, read_units
 SCORE_COLUMNS = pa.schema(
     [field for field in COLUMNS if field.name not in ("kind", "values")] + [pa.field("title", pa.string())]
 )
+
+STEP = re.compile(r"(?:step|checkpoint|ckpt)[-_ =]?(\d+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,16 @@ class Run:
     def name(self) -> str:
         """The encoder's name as printed."""
         return self.manifest["encoder"]["name"]
+
+    @property
+    def step(self) -> int | None:
+        """The training step of a checkpoint, where its fingerprint, its checkpoint's name or its own folder tells it."""
+        told = [self.manifest["encoder"].get("fingerprint", ""), self.manifest.get("settings", {}).get("encoder", {})]
+        ckpt = told.pop().get("ckpt", "")
+        for text in (*told, Path(ckpt).name, self.name, self.folder.name):
+            if found := STEP.search(str(text)):
+                return int(found[1])
+        return None
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """All rows of a kind: `score`, `prediction` or `label`, with their task's printed title."""

@@ -66,13 +66,14 @@ class SummaryRow:
 
 def titles(run: Run) -> list[str]:
     """The run's tasks as printed, in the paper's column order, others behind."""
-
-    def place(item: tuple[str, str]) -> tuple[int, str]:
-        name = item[0].removesuffix("-subset")
-        return (ORDER.index(name) if name in ORDER else len(ORDER), name)
-
     found = dict.fromkeys((unit.key.task, unit.title) for unit in run.units)
-    return [title for _, title in sorted(found, key=place)]
+    return [title for _, title in sorted(found, key=lambda item: place(item[0]))]
+
+
+def place(task: str) -> tuple[int, str]:
+    """Where a task stands in a table: in the paper's column order, others behind by name."""
+    name = task.removesuffix("-subset")
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
 def summarise(run: Run) -> list[SummaryRow]:
