@@ -178,6 +178,14 @@ class CompareSettings(Settings):
     seed: int = Field(0, ge=0, description="of the resamples")
 
 
+class Cost(Settings):
+    """What an encoder cost, for those that cannot tell it themselves."""
+
+    params: float | None = Field(None, gt=0, description="parameters")
+    flops: float | None = Field(None, gt=0, description="of training")
+    tokens_per_s: float | None = Field(None, gt=0, description="training throughput")
+
+
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:
     """Validates plain values into settings.
 
