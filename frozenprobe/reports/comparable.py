@@ -73,7 +73,12 @@ def common_answers(runs: Sequence[Run], labels: Sequence[str], settings: Compare
         first = chosen[0]
         answers.append(
             Answers(
-                first.key, first.title, _split(first), first.about["metrics"][0], _labels(first), np.stack(predictions)
+                first.key,
+                first.title,
+                str(first.headline_split),
+                first.headline_metric,
+                _labels(first),
+                np.stack(predictions),
             )
         )
     return sorted(answers, key=lambda answer: place(answer.key.task))
@@ -143,18 +148,18 @@ def _check_data(first: Unit, other: Unit, first_label: str, label: str) -> None:
         subset, whole = (first_label, label) if first.key.task.endswith(SUBSET) else (label, first_label)
         what = first.about["subset"] or other.about["subset"]
         raise ComparisonError(f"{title}: {subset} was scored on a subset ({what}), {whole} on the whole data")
-    if _split(first) != _split(other):
+    if first.headline_split != other.headline_split:
         raise ComparisonError(
-            f"{title}: {first_label} was scored on the split {_split(first)}, {label} on {_split(other)}"
+            f"{title}: {first_label} was scored on the split {first.headline_split}, {label} on {other.headline_split}"
         )
-    for split in (_split(first), "train"):
+    for split in (first.headline_split, "train"):
         ours, theirs = first.about.get("digests", {}).get(split), other.about.get("digests", {}).get(split)
         if ours != theirs:
             raise ComparisonError(f"{title}: {first_label} and {label} saw different rows of the split {split}")
     if not np.array_equal(_labels(first), _labels(other)):
         raise ComparisonError(f"{title}: {first_label} and {label} were scored against different labels")
-    if first.about["metrics"][0] != other.about["metrics"][0]:
-        metrics = f"{first.about['metrics'][0]} and {other.about['metrics'][0]}"
+    if first.headline_metric != other.headline_metric:
+        metrics = f"{first.headline_metric} and {other.headline_metric}"
         raise ComparisonError(f"{title}: {first_label} and {label} report different metrics ({metrics})")
 
 
@@ -162,7 +167,7 @@ def _predictions(unit: Unit, label: str, settings: CompareSettings) -> Float[np.
     """The headline view's answers on the headline split."""
     wanted = {
         "kind": "prediction",
-        "split": _split(unit),
+        "split": unit.headline_split,
         "probe": settings.probe,
         "protocol": settings.protocol,
         "layer": "last",
@@ -174,11 +179,6 @@ def _predictions(unit: Unit, label: str, settings: CompareSettings) -> Float[np.
     raise ComparisonError(
         f"{unit.title}: {label} holds no predictions of {settings.probe}, {settings.protocol}; a paired test needs them"
     )
-
-
-def _split(unit: Unit) -> str:
-    """The headline split: the first whose right answers were kept."""
-    return next((row["split"] for row in unit.rows if row["kind"] == "label"), "none with kept answers")
 
 
 def _labels(unit: Unit) -> Float[np.ndarray, " m"]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from frozenprobe.records.reading import Run
 from frozenprobe.reports.comparison import Comparison
-from frozenprobe.reports.summary import LABELS, Cell, summarise, titles
+from frozenprobe.reports.summary import LABELS, Cell, scores_by_view, summarise, titles
 
 LEVEL_OF_DOUBT = 0.05  # a difference with a larger p is printed dim
 
@@ -121,12 +121,11 @@ def _print_headline(run: Run, console: Console) -> None:
 
 def _print_views(run: Run, console: Console) -> None:
     """Layers and poolings beyond the headline, by honest ridge: a diagnostic, not a choice of the best."""
-    largest: dict[tuple, dict] = {}
-    for row in run.rows("score"):
-        if row["probe"] == "ridge" and row["protocol"] == "honest" and row["metric"] == _headline_metric(run, row):
-            key = (row["layer"], row["pooling"], row["title"], row["pair_form"])
-            if key not in largest or row["n"] > largest[key]["n"]:
-                largest[key] = row
+    largest = {
+        (layer, pooling, unit.title, unit.key.pair_form): score
+        for unit in run.units
+        for (layer, pooling), score in scores_by_view(unit).items()
+    }
     views = list(dict.fromkeys((layer, pooling) for layer, pooling, *_ in largest))
     if len(views) < 2:
         return
@@ -140,13 +139,6 @@ def _print_views(run: Run, console: Console) -> None:
         values = [largest.get((layer, pooling, title, form)) for title, form in columns]
         table.add_row(layer, pooling, *[f"{100 * value['value']:.1f}" if value else "" for value in values])
     console.print(table)
-
-
-def _headline_metric(run: Run, row: dict) -> str | None:
-    """The task's headline metric if the row is on its headline split, else None."""
-    unit = next(unit for unit in run.units if unit.key.task == row["task"] and unit.key.pair_form == row["pair_form"])
-    headline_split = next(other["split"] for other in unit.rows if other["kind"] == "label")
-    return unit.about["metrics"][0] if row["split"] == headline_split else None
 
 
 def _cell(cell: Cell | None, on_one_line: bool) -> Text:

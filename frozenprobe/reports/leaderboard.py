@@ -52,6 +52,7 @@ class Leaderboard:
         board: Which one.
         columns: Its tasks or categories; the averages are over `averaged`, extra tasks stand behind.
         averaged: The columns that the averages are taken over.
+        rows: What the frame is made of, in its order.
         frame: One row per model and method.
         long: One row per score.
         notes: What to know: damaged files, costs of models that are not there.
@@ -60,6 +61,7 @@ class Leaderboard:
     board: Board
     columns: tuple[str, ...]
     averaged: tuple[str, ...]
+    rows: list[Row]
     frame: pd.DataFrame
     long: pd.DataFrame
     notes: list[str]
@@ -120,9 +122,9 @@ def leaderboard_of(
         for column in averaged:
             if column not in row.scores:
                 row.missing.setdefault(column, column)
-    return Leaderboard(
-        board, columns, averaged, _wide(rows, board, columns, averaged), _long(rows, board, names, runs), notes
-    )
+    rows.sort(key=lambda row: _rank(row, board, averaged))
+    wide = _wide(rows, board, columns, averaged)
+    return Leaderboard(board, columns, averaged, rows, wide, _long(rows, board), notes)
 
 
 def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> pd.DataFrame:
@@ -134,31 +136,20 @@ def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged:
         line |= {f"printed_{name}": row.printed.get(name, np.nan) for name in board.averages}
         line |= {"missing": ", ".join(row.missing.values()), "flag": flag(row, averages)}
         lines.append(line)
-    order = [
-        *BEFORE,
-        *columns,
-        *board.averages,
-        "missing",
-        *[f"printed_{name}" for name in board.averages],
-        "flag",
-        "run",
-    ]
-    frame = _typed(pd.DataFrame(lines, columns=order), TEXT, COUNTS, 2)
-    rank = {name: i for i, name in enumerate(METHOD_ORDER)}
-    keys = pd.DataFrame(
-        {
-            "method": frame["method"].map(lambda name: rank.get(name, len(rank))),
-            "backbone": frame["backbone"],
-            "protocol": frame["protocol"],
-            "avg": -frame["avg"],
-            "model": frame["model"],
-            "rest": frame["pair_form"] + frame["run"],
-        }
-    )
-    return frame.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
+    printed = [f"printed_{name}" for name in board.averages]
+    order = [*BEFORE, *columns, *board.averages, "missing", *printed, "flag", "run"]
+    return _typed(pd.DataFrame(lines, columns=order), TEXT, COUNTS, 2)
 
 
-def _long(rows: Sequence[Row], board: Board, names: Sequence[str], runs: Sequence[Run]) -> pd.DataFrame:
+def _rank(row: Row, board: Board, averaged: tuple[str, ...]) -> tuple:
+    """By method and protocol, then the best first, and rows without an average behind."""
+    method = METHOD_ORDER.index(row.method) if row.method in METHOD_ORDER else len(METHOD_ORDER)
+    average = board.average(row.scores, averaged)["avg"]
+    rest = (row.model, row.pair_form, row.run)
+    return (method, row.backbone, row.protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
+
+
+def _long(rows: Sequence[Row], board: Board) -> pd.DataFrame:
     """One row per score: of every task where the records are ours, of every column where the paper's."""
     lines = []
     for row in rows:
