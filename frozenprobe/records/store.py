@@ -170,8 +170,11 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
             continue
         parquet = pq.ParquetFile(pa.BufferReader(content))
         about = json.loads(parquet.metadata.metadata[METADATA_KEY])
-        key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE)
-        rows = [{**EMPTY_ROW, **row} for row in headline] if headline_only else parquet.read().to_pylist()
+        key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE, None)
+        if headline_only and headline is not None:  # the first records have none in their footer
+            rows = [{**EMPTY_ROW, **row} for row in headline]
+        else:
+            rows = parquet.read().to_pylist()
         units.setdefault(key, Unit(key, about.pop("title"), about, rows))
     return list(units.values()), damaged
 

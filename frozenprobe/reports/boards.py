@@ -78,7 +78,7 @@ def board_of(suite: str | None, found: set[str]) -> Board:
         if len(found) > 1:
             names = sorted(by_suite[name].name if name in by_suite else name for name in found)
             raise ComparisonError(f"the runs hold several suites; choose one with --suite: {', '.join(names)}")
-        suite = found.pop() if found else "glue"
+        suite = next(iter(found), "glue")
     if suite in BOARDS:
         return BOARDS[suite]
     if suite in by_suite:

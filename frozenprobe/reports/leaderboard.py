@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from frozenprobe.errors import RecordError
+from frozenprobe.errors import ComparisonError, RecordError
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.boards import Board, board_of
@@ -66,6 +66,10 @@ class Leaderboard:
     long: pd.DataFrame
     notes: list[str]
 
+    def values(self, row: Row) -> dict[str, float]:
+        """A row's scores and averages, not rounded; a column that it lacks is NaN, and so is an average over it."""
+        return _values(row, self.board, self.columns, self.averaged)
+
 
 def make_leaderboard(
     folders: Sequence[str | Path],
@@ -83,7 +87,7 @@ def make_leaderboard(
         costs: TOML file with `params`, `flops` and `tokens_per_s` by model.
 
     Raises:
-        ComparisonError: The runs hold several suites and none is chosen.
+        ComparisonError: The runs hold several suites and none is chosen, or a task is called like a column.
         RecordError: A folder is not a run, or there is nothing to show.
         SettingsError: The costs cannot be read.
     """
@@ -115,6 +119,10 @@ def leaderboard_of(
     if not rows:
         raise RecordError(f"there is nothing to show for {board.suite}: no run of it is finished or published")
     scored = {column for row in rows for column in row.scores}
+    if clash := scored & {*TEXT, *COUNTS, *board.averages}:
+        raise ComparisonError(
+            f"a task is called {', '.join(sorted(clash))}, as a column of the leaderboard is; rename it"
+        )
     extra = tuple(sorted(scored - set(board.columns), key=place))
     averaged = board.columns or extra
     columns = tuple(dict.fromkeys((*board.columns, *extra)))
@@ -127,15 +135,17 @@ def leaderboard_of(
     return Leaderboard(board, columns, averaged, rows, wide, _long(rows, board), notes)
 
 
+def _values(row: Row, board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> dict[str, float]:
+    return {column: row.scores.get(column, np.nan) for column in columns} | board.average(row.scores, averaged)
+
+
 def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> pd.DataFrame:
     lines = []
     for row in rows:
-        averages = board.average(row.scores, averaged)
-        line = {name: getattr(row, name) for name in (*BEFORE, "run")}
-        line |= {column: row.scores.get(column, np.nan) for column in columns} | averages
+        values = _values(row, board, columns, averaged)
+        line = {name: getattr(row, name) for name in (*BEFORE, "run")} | values
         line |= {f"printed_{name}": row.printed.get(name, np.nan) for name in board.averages}
-        line |= {"missing": ", ".join(row.missing.values()), "flag": flag(row, averages)}
-        lines.append(line)
+        lines.append({**line, "missing": row.lacks, "flag": flag(row, values)})
     printed = [f"printed_{name}" for name in board.averages]
     order = [*BEFORE, *columns, *board.averages, "missing", *printed, "flag", "run"]
     return _typed(pd.DataFrame(lines, columns=order), TEXT, COUNTS, 2)
@@ -195,7 +205,7 @@ def read_leaderboard(path: str | Path) -> pd.DataFrame:
     """
     try:
         header = pd.read_csv(path, nrows=0).columns
-        is_long = "score" in header
+        is_long = tuple(header) == LONG
         text, counts = (LONG_TEXT, LONG_COUNTS) if is_long else (TEXT, COUNTS)
         if "model" not in header or "run" not in header:
             raise ValueError("it has no columns model and run")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from frozenprobe.reports.leaderboard import Leaderboard
+from frozenprobe.reports.published import flag
+from frozenprobe.reports.rows import Row
 
-GROUP = ("method", "backbone", "protocol", "pair_form")
 HEADINGS = {"stsb": "STS-B", "sst2": "SST-2", "cola": "CoLA", "sts": "STS"}
 HEADINGS |= {name: name.upper() for name in ("mnli", "qnli", "qqp", "rte", "mrpc", "wnli")}
 
@@ -22,39 +25,40 @@ def heading(column: str) -> str:
 
 def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
     """Prints the tables, then flags and notes."""
-    rows = leaderboard.frame.to_dict("records")
-    for group in dict.fromkeys(tuple(row[name] for name in GROUP) for row in rows):
-        title = ", ".join(filter(None, [leaderboard.board.suite, *group]))
-        table = Table(title=title, title_justify="left")
-        table.add_column("model", overflow="fold", min_width=8)
-        wide = console.width >= 34 + 8 * (len(leaderboard.columns) + 2)
-        if wide:
-            table.add_column("params", justify="right")
-            table.add_column("FLOPs", justify="right")
-        for name in (*leaderboard.columns, *leaderboard.board.averages):
-            table.add_column(heading(name), justify="right", min_width=4)
-        for row in rows:
-            if tuple(row[name] for name in GROUP) != group:
-                continue
-            cost = [_millions(row["params"]), row["flops"]] if wide else []
-            scores = [row[name] for name in (*leaderboard.columns, *leaderboard.board.averages)]
-            mark = " *" if row["flag"] else ""
-            style = "dim" if row["source"] == "published" else ""
-            table.add_row(row["model"] + mark, *cost, *["-" if pd.isna(x) else f"{x:.1f}" for x in scores], style=style)
-        console.print(table)
-    for row in rows:
-        where = ", ".join(filter(None, [row["model"], row["method"], row["backbone"], row["protocol"]]))
-        if row["flag"]:
-            console.print(f"* {where}: {row['flag']}", style="yellow", soft_wrap=True, highlight=False)
-        if row["missing"]:
-            console.print(
-                f"{where}: incomplete, lacks {row['missing']}", style="yellow", soft_wrap=True, highlight=False
-            )
-    for note in leaderboard.notes:
-        console.print(note, style="yellow", soft_wrap=True, highlight=False)
-    published = " (dim: published)" if (leaderboard.frame["source"] == "published").any() else ""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in leaderboard.rows:
+        groups.setdefault((row.method, row.backbone, row.protocol, row.pair_form), []).append(row)
+    flags = {id(row): flag(row, leaderboard.values(row)) for row in leaderboard.rows}
+    for group, rows in groups.items():
+        console.print(
+            _table(", ".join(filter(None, [leaderboard.board.suite, *group])), rows, flags, leaderboard, console)
+        )
+    lines = [
+        f"* {', '.join(filter(None, [row.model, row.method, row.backbone]))}: {flags[id(row)]}"
+        for row in leaderboard.rows
+        if flags[id(row)]
+    ]
+    lines += dict.fromkeys(f"{row.model}: incomplete, lacks {row.lacks}" for row in leaderboard.rows if row.missing)
+    for line in [*lines, *leaderboard.notes]:
+        console.print(line, style="yellow", soft_wrap=True, highlight=False)
+    published = " (dim: published)" if any(row.source == "published" for row in leaderboard.rows) else ""
     console.print(f"percent; averages are recomputed from the row{published}", style="dim")
 
 
-def _millions(count: int) -> str:
-    return "" if pd.isna(count) else f"{count / 1e6:,.0f}M"
+def _table(title: str, rows: Sequence[Row], flags: dict[int, str], leaderboard: Leaderboard, console: Console) -> Table:
+    columns = (*leaderboard.columns, *leaderboard.board.averages)
+    table = Table(title=title, title_justify="left")
+    table.add_column("model", overflow="fold", min_width=8)
+    wide = console.width >= 34 + 8 * len(columns)
+    if wide:
+        table.add_column("params", justify="right")
+        table.add_column("FLOPs", justify="right")
+    for name in columns:
+        table.add_column(heading(name), justify="right", min_width=4)
+    for row in rows:
+        values = leaderboard.values(row)
+        cost = [f"{row.params / 1e6:,.0f}M" if row.params else "", row.flops] if wide else []
+        scores = ["-" if math.isnan(values[name]) else f"{values[name]:.1f}" for name in columns]
+        style = "dim" if row.source == "published" else ""
+        table.add_row(row.model + (" *" if flags[id(row)] else ""), *cost, *scores, style=style)
+    return table

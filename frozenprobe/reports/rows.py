@@ -63,6 +63,11 @@ class Row:
     device: str = ""
     encoder: str = ""
 
+    @property
+    def lacks(self) -> str:
+        """What is missing, in words."""
+        return ", ".join(self.missing.values())
+
 
 def run_rows(run: Run, label: str, board: Board) -> list[Row]:
     """The rows that a run puts on a leaderboard: one per probe, protocol and pair form."""

@@ -240,6 +240,12 @@ def test_suites_are_never_mixed(tmp_path):
         make_leaderboard(runs, suite="gleu")
 
 
+def test_a_task_that_is_called_like_a_column_is_refused(tmp_path):
+    folder = make_run(tmp_path / "a", [make_unit("avg", 0.5, suite="mine")])
+    with pytest.raises(ComparisonError, match="a task is called avg"):
+        make_leaderboard([folder])
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [glue_run(tmp_path / f"step-{step}", 0.5, name="mine") for step in (1, 2)]
     runs.append(glue_run(tmp_path / "other", 0.5, name="mine"))
