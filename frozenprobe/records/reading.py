@@ -44,10 +44,10 @@ class Run:
     @property
     def step(self) -> int | None:
         """The training step of a checkpoint, where its fingerprint, its checkpoint's name or its own folder tells it."""
-        told = [self.manifest["encoder"].get("fingerprint", ""), self.manifest.get("settings", {}).get("encoder", {})]
-        ckpt = told.pop().get("ckpt", "")
-        for text in (*told, Path(ckpt).name, self.name, self.folder.name):
-            if found := STEP.search(str(text)):
+        encoder = self.manifest["encoder"]
+        ckpt = self.manifest.get("settings", {}).get("encoder", {}).get("ckpt", "")
+        for text in (encoder.get("fingerprint", ""), Path(ckpt).name, self.name, self.folder.name):
+            if found := STEP.search(text):
                 return int(found[1])
         return None
 

@@ -17,6 +17,7 @@ from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.boards import Board, board_of
 from frozenprobe.reports.naming import labels as labels_of
+from frozenprobe.reports.naming import once
 from frozenprobe.reports.published import flag, published_rows
 from frozenprobe.reports.rows import Row, add_costs, read_costs, run_rows
 from frozenprobe.reports.summary import place
@@ -103,6 +104,7 @@ def leaderboard_of(
     runs: Sequence[Run], *, suite: str | None = None, with_published: bool = False, costs: str | Path | None = None
 ) -> Leaderboard:
     """See `make_leaderboard`, for runs that were read already."""
+    runs = once(runs)
     found = {unit.key.suite for run in runs for unit in run.units}
     board = board_of(suite, found)
     names = labels_of(runs)

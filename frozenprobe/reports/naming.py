@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
+
+from frozenprobe.records.reading import Run
 
 
-class Named(Protocol):
-    """A run, read whole or in part."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
-
-    @property
-    def name(self) -> str:
-        """The encoder's name."""
-
-    @property
-    def step(self) -> int | None:
-        """The training step, where it is known."""
+def once(runs: Sequence[Run]) -> list[Run]:
+    """The runs without those that are named twice."""
+    return list({run.folder.resolve(): run for run in runs}.values())
 
 
-def labels(runs: Sequence[Named]) -> list[str]:
+def labels(runs: Sequence[Run]) -> list[str]:
     """A distinct label per run: its name, with its step or its folder where the name is not enough."""
     result = [run.name for run in runs]
     for detail in (

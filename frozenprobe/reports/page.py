@@ -22,6 +22,7 @@ from frozenprobe.reports.figures import Figure, figures
 from frozenprobe.reports.leaderboard import Leaderboard, leaderboard_of
 from frozenprobe.reports.leaderboard_table import heading
 from frozenprobe.reports.naming import labels as labels_of
+from frozenprobe.reports.naming import once
 from frozenprobe.reports.rows import Row
 from frozenprobe.statistics.bootstrap import mean_interval
 
@@ -67,7 +68,7 @@ def make_page(
     suites = list(dict.fromkeys(unit.key.suite for run in runs for unit in run.units))
     if not suites:
         raise RecordError("there is nothing to report: no run has a finished task")
-    runs = _best_first(runs, suites[0])
+    runs = _best_first(once(runs), suites[0])
     labels = labels_of(runs)
     sections, notes = [], []
     for number, suite in enumerate(suites):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from importlib.resources import files
 
-from frozenprobe.reports.boards import BOARDS, Board
+from frozenprobe.reports.boards import Board
 from frozenprobe.reports.rows import Row
 
 TOLERANCE = 0.1 + 1e-9
@@ -66,6 +66,3 @@ def flag(row: Row, recomputed: dict[str, float]) -> str:
 def _count(text: str) -> int:
     """`239M` -> 239,000,000."""
     return round(float(text.removesuffix("M")) * 1e6)
-
-
-PUBLISHED_BOARDS = tuple(name for name in BOARDS if any(where == name for where, *_ in TABLES.values()))

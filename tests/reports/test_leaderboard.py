@@ -252,6 +252,11 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
     assert set(make_leaderboard(runs).frame["model"]) == {"mine, step 1", "mine, step 2", "mine"}
 
 
+def test_a_run_that_is_named_twice_counts_once(tmp_path):
+    folder = glue_run(tmp_path / "mine", 0.5)
+    assert len(make_leaderboard([folder, folder / ".." / "mine"]).frame) == 4
+
+
 def test_a_damaged_record_is_named_and_left_out(tmp_path):
     folder = glue_run(tmp_path / "mine", 0.5)
     file = next(iter(folder.glob("units/*.parquet")))
@@ -259,13 +264,6 @@ def test_a_damaged_record_is_named_and_left_out(tmp_path):
     board = make_leaderboard([folder])
     assert board.notes == [f"{folder}: {file.name} is damaged and left out"]
     assert board.frame["avg"].isna().all()
-
-
-def test_headlines_alone_are_those_of_the_whole_record(tmp_path):
-    folder = glue_run(tmp_path / "mine", 0.5)
-    whole, quick = read_run(folder), read_run(folder, headline_only=True)
-    assert [{**row, "values": None} for row in whole.headline()] == quick.headline()
-    assert [unit.about for unit in whole.units] == [unit.about for unit in quick.units]
 
 
 def write_some(folder, tasks):

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 
@@ -75,6 +76,38 @@ def test_the_page_needs_nothing_from_outside(page):
     assert "@import" not in page
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
+
+
+def themes():
+    """The colours of the light theme, then of the dark one."""
+    templates = files("frozenprobe.reports") / "templates"
+    for theme in range(2):
+        colours = {}
+        for name in ("report.css", "plot.css"):
+            parts = (templates / name).read_text().split("prefers-color-scheme: dark")
+            colours |= dict(re.findall(r"--([\w-]+): (#\w{6})", parts[theme]))
+        yield colours
+
+
+def contrast(one, other):
+    """The contrast ratio of WCAG 2.1."""
+
+    def luminance(colour):
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("colours", themes(), ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_their_background(colours):
+    for text in ("ink", "dim", "link", "text"):
+        assert contrast(colours[text], colours["back"]) >= 4.5
+        assert contrast(colours[text], colours["panel"]) >= 4.5
+    for line in [f"c{i}" for i in range(8)] + ["other"]:
+        assert contrast(colours[line], colours["panel"]) >= 3
 
 
 def test_the_page_has_every_part(page):
