@@ -21,7 +21,7 @@ from frozenprobe.records.reading import Run, read_run
 from frozenprobe.reports.comparable import Answers, common_answers, left_out
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.settings import CompareSettings, parse
-from frozenprobe.statistics.paired import Contrast, holm, mcnemar, mean_contrast, paired_contrast
+from frozenprobe.statistics.paired import Contrast, holm, mcnemar, mean_contrast, paired_contrasts
 
 COLUMNS = (
     "comparison",
@@ -103,19 +103,19 @@ def compare(runs: Sequence[Run], settings: CompareSettings) -> Comparison:
     labels = labels_of(runs)
     answers = common_answers(runs, labels, settings)
     notes = left_out(runs, labels, answers)
-    rows = []
-    for i, label in enumerate(labels[1:], start=1):
-        weights = np.zeros(len(runs))
-        weights[0], weights[i] = -1.0, 1.0
-        rows += _rows("difference", labels[0], label, weights, answers, settings)
+    wanted = [("difference", i, weights) for i, weights in enumerate(_differences(len(runs)), start=1)]
     if len(runs) > 2:
-        place = np.array([run.step for run in runs] if has_steps else range(len(runs)), dtype=float)
-        weights = place - place.mean()
-        weights *= (place[-1] - place[0]) / (weights**2).sum()
-        rows += _rows("trend", labels[0], labels[-1], weights, answers, settings)
+        place = [run.step or 0 for run in runs] if has_steps else list(range(len(runs)))
+        wanted.append(("trend", len(runs) - 1, _slope(place)))
         notes.append(
             "trend: fitted rise from first to last, " + ("by training step" if has_steps else "in the order given")
         )
+    contrasts = [_contrasts(answer, np.stack([weights for *_, weights in wanted]), settings) for answer in answers]
+    rows = []
+    for number, (kind, last, _) in enumerate(wanted):
+        about = {"comparison": kind, "baseline": labels[0], "candidate": labels[last]}
+        of_tasks = [of_task[number] for of_task in contrasts]
+        rows += [{**about, **row} for row in _rows(kind, last, answers, of_tasks)]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     single = frame["task"] != "mean"
     for kind in frame["comparison"].unique():
@@ -129,56 +129,53 @@ def compare(runs: Sequence[Run], settings: CompareSettings) -> Comparison:
     return Comparison(labels, settings, frame, scores, notes)
 
 
-def _rows(
-    kind: str,
-    baseline: str,
-    candidate: str,
-    weights: np.ndarray,
-    answers: Sequence[Answers],
-    settings: CompareSettings,
-) -> list[dict[str, Any]]:
+def _differences(runs: int) -> np.ndarray:
+    """Every later run minus the first."""
+    return np.hstack([-np.ones((runs - 1, 1)), np.eye(runs - 1)])
+
+
+def _slope(place: Sequence[int]) -> np.ndarray:
+    """Weights whose sum over scores is the rise of the least-squares line from the first place to the last."""
+    centred = np.array(place, dtype=float) - np.mean(place)
+    return centred * (centred[-1] - centred[0]) / (centred**2).sum()
+
+
+def _contrasts(answer: Answers, weights: np.ndarray, settings: CompareSettings) -> list[Contrast]:
+    """The contrasts of one task, on resamples of its own."""
+    return paired_contrasts(
+        METRICS[answer.metric],
+        answer.labels,
+        answer.predictions,
+        weights,
+        replicates=settings.replicates,
+        seed=zlib.crc32(f"{settings.seed}/{answer.key.suite}/{answer.key.task}".encode()),
+    )
+
+
+def _rows(kind: str, last: int, answers: Sequence[Answers], contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
     """One row per task, and the mean."""
-    rows, contrasts = [], []
-    first, last = (0, len(weights) - 1) if kind == "trend" else (0, int(weights.argmax()))
-    for answer in answers:
-        metric = METRICS[answer.metric]
-        contrast = paired_contrast(
-            metric,
-            answer.labels,
-            answer.predictions,
-            weights,
-            replicates=settings.replicates,
-            seed=zlib.crc32(f"{settings.seed}/{answer.key.suite}/{answer.key.task}".encode()),  # a task's own
-        )
-        contrasts.append(contrast)
+    rows = []
+    for answer, contrast in zip(answers, contrasts, strict=True):
+        ends = answer.predictions[[0, last]]
         test, p = "paired bootstrap", contrast.p
         if kind == "difference" and answer.metric == "accuracy":
-            right = answer.predictions == answer.labels
-            test, p = "McNemar", mcnemar(right[first], right[last])
-        values = metric.grid(answer.labels, answer.predictions[[first, last]])
-        key = answer.key
+            test, p = "McNemar", mcnemar(*(ends == answer.labels))
         about = {
-            "suite": key.suite,
-            "task": key.task,
+            "suite": answer.key.suite,
+            "task": answer.key.task,
             "title": answer.title,
-            "pair_form": key.pair_form,
+            "pair_form": answer.key.pair_form,
             "split": answer.split,
             "metric": answer.metric,
             "n_evaluated": len(answer.labels),
         }
+        values = METRICS[answer.metric].grid(answer.labels, ends)
         rows.append({**about, **_numbers(values, contrast), "test": test, "p": p})
-    means = np.mean([[row["baseline_value"], row["candidate_value"]] for row in rows], axis=0)
+    values = np.mean([[row["baseline_value"], row["candidate_value"]] for row in rows], axis=0)
     mean = mean_contrast(contrasts)
-    rows.append(
-        {
-            "task": "mean",
-            "title": f"mean of {len(answers)}",
-            **_numbers(means, mean),
-            "test": "paired bootstrap",
-            "p": mean.p,
-        }
-    )
-    return [{"comparison": kind, "baseline": baseline, "candidate": candidate, **row} for row in rows]
+    suites = " + ".join(dict.fromkeys(answer.key.suite for answer in answers))
+    about = {"suite": suites, "task": "mean", "title": f"mean of {len(answers)}", "test": "paired bootstrap"}
+    return [*rows, {**about, "p": mean.p, **_numbers(values, mean)}]
 
 
 def _numbers(values: np.ndarray, contrast: Contrast) -> dict[str, float]:

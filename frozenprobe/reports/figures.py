@@ -42,7 +42,7 @@ def figures(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard
     suite = leaderboard.board.suite
     held = [[unit for unit in run.units if unit.key.suite == suite] for run in runs]
     made = [
-        _cost(runs, labels, leaderboard),
+        _cost(runs, leaderboard),
         _honest_and_paper(held, labels),
         _layers(runs, held, labels),
         _lambdas(held, labels),
@@ -51,7 +51,7 @@ def figures(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard
     return [figure for figure in made if figure.plots]
 
 
-def _cost(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard) -> Figure:
+def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
     """The score of every column, and the mean, against FLOPs, steps or parameters (the paper's figures 1, 3, 4 and 6)."""
     has_published = any(row.source == "published" for row in leaderboard.rows)
     wanted = ("paper", "") if has_published else ("honest", "")
@@ -59,7 +59,7 @@ def _cost(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard) 
     steps = {str(run.folder): float(run.step) for run in runs if run.step is not None}
     choices = {
         "training FLOPs": {id(row): float(row.flops.lstrip(">")) for row in rows if row.flops},
-        "training step": {id(row): steps[row.run] for row in rows if steps.get(row.run)},
+        "training step": {id(row): steps[row.run] for row in rows if row.run in steps},
         "parameters": {id(row): float(row.params) for row in rows if row.params},
     }
     name, cost = _known_cost(choices, [row for row in rows if row.source == "measured"])
@@ -79,7 +79,7 @@ def _cost(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard) 
             x = _cost_axis([x for x, _, _ in points], name)
             plot = Plot(title, x, linear_axis([y for _, y, _ in points], "score (%)"))
             if name == "training step":
-                for encoder in {row.encoder for _, _, row in points}:
+                for encoder in dict.fromkeys(row.encoder for _, _, row in points):
                     trail = sorted((x, y) for x, y, row in points if row.encoder == encoder)
                     plot.line(trail, style="line trail")
             for x, y, row in points:

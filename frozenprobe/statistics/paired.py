@@ -56,32 +56,38 @@ def mcnemar(first: Bool[np.ndarray, " m"], second: Bool[np.ndarray, " m"]) -> fl
     return float(min(1.0, 2 * bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
 
 
-def paired_contrast(
+def paired_contrasts(
     metric: Metric,
     labels: Shaped[np.ndarray, " m"],
     predictions: Shaped[np.ndarray, "g m"],
-    weights: Float[np.ndarray, " g"],
+    weights: Float[np.ndarray, "c g"],
     *,
     replicates: int,
     seed: int,
-) -> Contrast:
-    """The weighted sum of the scores of `g` encoders, bootstrapped over the examples that all of them answered.
+) -> list[Contrast]:
+    """Weighted sums of the scores of `g` encoders, bootstrapped over the examples that all of them answered.
 
     Args:
         metric: Scores one encoder's predictions.
         labels: Right answers.
         predictions: One row per encoder.
-        weights: One per encoder, summing to zero: `(-1, 1)` for a difference.
-        replicates: Resamples; 0 gives the value alone.
+        weights: One row per sum, each summing to zero: `(-1, 1)` for a difference.
+        replicates: Resamples; 0 gives the values alone.
         seed: Of the resamples.
     """
-    value = float(metric.grid(labels, predictions) @ weights)
+    values = weights @ metric.grid(labels, predictions)
     if metric.name == "accuracy" and replicates:
-        # An accuracy is a mean over examples, so a resample is a multinomial draw of the few sums that examples have.
-        sums, counts = np.unique(weights @ (predictions == labels), return_counts=True)
-        drawn = np.random.default_rng(seed).multinomial(len(labels), counts / len(labels), size=replicates)
-        return Contrast(value, drawn @ sums / len(labels))
-    return Contrast(value, Bootstrap(len(labels), replicates, seed).values(metric, labels, predictions) @ weights)
+        resampled = [_mean_replicates(row @ (predictions == labels), replicates, seed) for row in weights]
+    else:
+        resampled = list((Bootstrap(len(labels), replicates, seed).values(metric, labels, predictions) @ weights.T).T)
+    return [Contrast(float(value), row) for value, row in zip(values, resampled, strict=True)]
+
+
+def _mean_replicates(values: Float[np.ndarray, " m"], replicates: int, seed: int) -> Float[np.ndarray, " b"]:
+    """The mean in every resample: a multinomial draw of the few distinct values, far quicker than drawing examples."""
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=replicates)
+    return drawn @ distinct / len(values)
 
 
 def mean_contrast(contrasts: Sequence[Contrast]) -> Contrast:

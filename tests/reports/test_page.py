@@ -193,6 +193,7 @@ def test_checkpoints_are_drawn_by_step_and_joined(tmp_path):
     ]
     page = make_page(runs)
     assert "Score against training step" in read(page).headings
+    assert page == make_page(runs)
     plot = next(plot for plot in re.findall(r"<svg.*?</svg>", page) if 'aria-label="RTE, linear"' in plot)
     assert plot.count('class="line trail"') == 1
     assert plot.count("<circle") == 3

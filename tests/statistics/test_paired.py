@@ -8,7 +8,7 @@ from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from frozenprobe.metrics import METRICS
-from frozenprobe.statistics.paired import holm, mcnemar, mean_contrast, paired_contrast
+from frozenprobe.statistics.paired import holm, mcnemar, mean_contrast, paired_contrasts
 
 DIFFERENCE = np.array([-1.0, 1.0])
 
@@ -18,6 +18,10 @@ def answers(seed, examples, *rates):
     random = np.random.default_rng(seed)
     labels = random.integers(2, size=examples)
     return labels, np.stack([np.where(random.random(examples) < rate, labels, 1 - labels) for rate in rates])
+
+
+def paired_contrast(metric, labels, predictions, weights, **options):
+    return paired_contrasts(metric, labels, predictions, weights[None], **options)[0]
 
 
 def table(first, second):
@@ -116,6 +120,17 @@ def test_a_trend_is_a_contrast_of_many():
     assert contrast.interval[0] < contrast.value < contrast.interval[1]
     general = paired_contrast(METRICS["f1"], labels, predictions, weights, replicates=1000, seed=0)
     assert general.replicates.std() == pytest.approx(contrast.replicates.std(), rel=0.3)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews"])
+def test_several_contrasts_at_once_are_each_of_them_alone(metric):
+    labels, predictions = answers(0, 300, 0.6, 0.7, 0.8)
+    weights = np.array([[-1, 1, 0], [-1, 0, 1], [-0.5, 0, 0.5]])
+    together = paired_contrasts(METRICS[metric], labels, predictions, weights, replicates=200, seed=3)
+    for contrast, row in zip(together, weights, strict=True):
+        alone = paired_contrast(METRICS[metric], labels, predictions, row, replicates=200, seed=3)
+        assert contrast.value == pytest.approx(alone.value)
+        np.testing.assert_allclose(contrast.replicates, alone.replicates, atol=1e-12)
 
 
 def test_the_mean_over_tasks_is_narrower_than_its_tasks():
