@@ -10,6 +10,8 @@ import numpy as np
 from frozenprobe.errors import ComparisonError
 
 GLUE_TASKS = ("mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb")
+TITLES = {"mnli": "MNLI", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA"}
+TITLES |= {"stsb": "STS-B", "sts": "STS"}
 # Category of MTEB -> column of the paper's tables.
 CATEGORIES = {
     "Classification": "class",

@@ -14,7 +14,6 @@ import numpy as np
 from frozenprobe.records.reading import Run
 from frozenprobe.records.schema import Unit
 from frozenprobe.reports.leaderboard import Leaderboard
-from frozenprobe.reports.leaderboard_table import heading
 from frozenprobe.reports.rows import Row
 from frozenprobe.reports.summary import place, scores_by_view
 from frozenprobe.reports.svg import Axis, Plot, Point, linear_axis, log_axis, named_axis
@@ -75,7 +74,7 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                     points.append((cost[id(row)], value, row))
             if len({x for x, _, _ in points}) < 2:
                 continue
-            title = f"{'mean' if column == 'avg' else heading(column)}, {method}"
+            title = f"{'mean' if column == 'avg' else leaderboard.heading(column)}, {method}"
             x = _cost_axis([x for x, _, _ in points], name)
             plot = Plot(title, x, linear_axis([y for _, y, _ in points], "score (%)"))
             if name == "training step":

@@ -15,7 +15,7 @@ import pandas as pd
 from frozenprobe.errors import ComparisonError, RecordError
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import write_atomically
-from frozenprobe.reports.boards import Board, board_of
+from frozenprobe.reports.boards import TITLES, Board, board_of
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.reports.naming import once
 from frozenprobe.reports.published import flag, published_rows
@@ -70,6 +70,11 @@ class Leaderboard:
     def values(self, row: Row) -> dict[str, float]:
         """A row's scores and averages, not rounded; a column that it lacks is NaN, and so is an average over it."""
         return _values(row, self.board, self.columns, self.averaged)
+
+    def heading(self, column: str) -> str:
+        """What a column is called where people read it: a task by its title."""
+        recorded = (score["title"] for row in self.rows for score in row.single if score["task"] == column)
+        return TITLES.get(column) or next(recorded, column.capitalize())
 
 
 def make_leaderboard(

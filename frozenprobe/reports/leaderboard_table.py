@@ -12,16 +12,6 @@ from frozenprobe.reports.leaderboard import Leaderboard
 from frozenprobe.reports.published import flag
 from frozenprobe.reports.rows import Row
 
-HEADINGS = {"stsb": "STS-B", "sst2": "SST-2", "cola": "CoLA", "sts": "STS"}
-HEADINGS |= {name: name.upper() for name in ("mnli", "qnli", "qqp", "rte", "mrpc", "wnli")}
-
-
-def heading(column: str) -> str:
-    """What a column is called in a table."""
-    task = column.removesuffix("-subset")
-    title = HEADINGS.get(task) or task.removeprefix("builtin-").capitalize()
-    return title if task == column else f"{title} (subset)"
-
 
 def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
     """Prints the tables, then flags and notes."""
@@ -54,7 +44,7 @@ def _table(title: str, rows: Sequence[Row], flags: dict[int, str], leaderboard: 
         table.add_column("params", justify="right")
         table.add_column("FLOPs", justify="right")
     for name in columns:
-        table.add_column(heading(name), justify="right", min_width=4)
+        table.add_column(leaderboard.heading(name), justify="right", min_width=4)
     for row in rows:
         values = leaderboard.values(row)
         cost = [f"{row.params / 1e6:,.0f}M" if row.params else "", row.flops] if wide else []

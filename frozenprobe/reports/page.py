@@ -20,7 +20,6 @@ from frozenprobe.errors import RecordError
 from frozenprobe.records.reading import Run
 from frozenprobe.reports.figures import Figure, figures
 from frozenprobe.reports.leaderboard import Leaderboard, leaderboard_of
-from frozenprobe.reports.leaderboard_table import heading
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.reports.naming import once
 from frozenprobe.reports.rows import Row
@@ -130,7 +129,9 @@ def _leaderboard(number: int, leaderboard: Leaderboard) -> str:
     columns = [*leaderboard.columns, *leaderboard.board.averages]
     heads = [("model", "text"), *[(title, "text") for title in about.values()]]
     heads += (
-        [(heading(column), "") for column in columns] + [(title, "") for title in costs.values()] + [("notes", "text")]
+        [(leaderboard.heading(column), "") for column in columns]
+        + [(title, "") for title in costs.values()]
+        + [("notes", "text")]
     )
     lines, styles = [], []
     for row, values in zip(leaderboard.rows, frame.to_dict("records"), strict=True):
