@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -86,6 +87,8 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                 hint = f"{row.model}: {y:.1f} at {bound}{x:.3g} {name.removeprefix('training ')}"
                 style = "ring" if bound else "diamond" if row.source == "published" else "point"
                 plot.point((x, y), hint, number.get(row.run), style)
+                if row.source == "published":
+                    plot.name((x, y), row.model.split(" (")[0])
             plots[f"{column}-{method}"] = plot.svg()
     protocol = "paper protocol, as the published rows are" if has_published else "honest protocol"
     return Figure(
@@ -189,7 +192,7 @@ def _lambdas(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
         curve, chosen = _sweep(rows)
         return [*curve, *chosen.values()] if len(curve) > 1 else []
 
-    plots = _small_multiples(held, points, draw, "ridge λ (log scale)")
+    plots = _small_multiples(held, points, draw, partial(log_axis, label="ridge λ (log scale)"))
     caption = "Scores on the reported split at the largest train size. Filled: chosen by honest, inside train. Ring: by paper, on the reported split."
     return Figure("lambda", "Sweep over lambda", caption, plots)
 
@@ -210,7 +213,10 @@ def _sizes(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
         by_size = _by_size(rows)
         return [(n, value) for n, values in by_size.items() for value in values] if len(by_size) > 1 else []
 
-    plots = _small_multiples(held, points, draw, "train rows (log scale)")
+    def axis(sizes: Sequence[float]) -> Axis:
+        return log_axis(sizes, "train rows (log scale)", marks=sorted(set(sizes)))
+
+    plots = _small_multiples(held, points, draw, axis)
     caption = "Linear, honest. The line is the mean over random subsets, the band their range; the largest size, the reported one, is marked."
     return Figure("size", "Score by train size", caption, plots)
 
@@ -219,7 +225,7 @@ def _small_multiples(
     held: Sequence[list[Unit]],
     points: Callable[[list[dict]], list[Point]],
     draw: Callable[[Plot, int, Unit, list[dict]], None],
-    label: str,
+    axis: Callable[[Sequence[float]], Axis],
 ) -> dict[str, str]:
     """One plot per task, with a line per run; all on the rows of the headline view, split and metric."""
     tasks: dict[tuple, list[tuple[int, Unit, list[dict]]]] = defaultdict(list)
@@ -240,9 +246,7 @@ def _small_multiples(
     for key in sorted(tasks):
         shown = [point for _, _, rows in tasks[key] for point in points(rows)]
         metric = tasks[key][0][1].headline_metric
-        plot = Plot(
-            key[-1], log_axis([x for x, _ in shown], label), linear_axis([y for _, y in shown], f"{metric} (%)")
-        )
+        plot = Plot(key[-1], axis([x for x, _ in shown]), linear_axis([y for _, y in shown], f"{metric} (%)"))
         for i, unit, rows in tasks[key]:
             draw(plot, i, unit, rows)
         plots[key[-1]] = plot.svg()

@@ -54,26 +54,31 @@ def linear_axis(values: Sequence[float], label: str, most: int = 6) -> Axis:
     return Axis(first * step, last * step, label, False, ticks)
 
 
-def log_axis(values: Sequence[float], label: str, most: int = 6) -> Axis:
+def log_axis(values: Sequence[float], label: str, most: int = 6, marks: Sequence[float] = ()) -> Axis:
     """A logarithmic axis; ticks at powers of ten, at 1, 2 and 5 within a decade and a half, evenly within less.
 
     Args:
         values: All above zero.
         label: What it measures.
         most: Ticks at most.
+        marks: Where the ticks are, if not at round values.
     """
     low, high = math.log10(min(values)), math.log10(max(values))
     pad = 0.04 * (high - low) or 0.3
     low, high = low - pad, high + pad
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    factors = (1, 2, 5) if high - low < 1.5 else (1,)
-    marks = [mark for d in decades for factor in factors if low <= math.log10(mark := factor * 10.0**d) <= high]
-    if len(marks) < 2:
-        marks = [
-            mark for mark, _ in linear_axis(values, label, most).ticks if mark > 0 and low <= math.log10(mark) <= high
-        ]
-    ticks = tuple((mark, _number(mark)) for mark in marks[:: math.ceil(len(marks) / (most + 1)) or 1])
-    return Axis(10**low, 10**high, label, True, ticks)
+    if not marks:
+        factors = (1, 2, 5) if high - low < 1.5 else (1,)
+        decades = range(math.floor(low), math.ceil(high) + 1)
+        marks = _within([factor * 10.0**d for d in decades for factor in factors], low, high)
+        if len(marks) < 2:
+            marks = _within([mark for mark, _ in linear_axis(values, label, most).ticks], low, high)
+        marks = marks[:: max(1, math.ceil(len(marks) / (most + 1)))]
+    return Axis(10**low, 10**high, label, True, tuple((mark, _number(mark)) for mark in marks))
+
+
+def _within(marks: Sequence[float], low: float, high: float) -> list[float]:
+    """The marks between two powers of ten."""
+    return [mark for mark in marks if mark > 0 and low <= math.log10(mark) <= high]
 
 
 def named_axis(names: dict[float, str], label: str) -> Axis:
@@ -113,6 +118,8 @@ class Plot:
     width: int = 340
     height: int = 250
     _marks: list[str] = field(default_factory=list)
+    _points: list[Point] = field(default_factory=list)
+    _names: list[tuple[Point, str]] = field(default_factory=list)
 
     @property
     def _left(self) -> float:
@@ -137,12 +144,32 @@ class Plot:
     def point(self, point: Point, hint: str, run: int | None = None, style: str = "point") -> None:
         """Adds a point; the hint is shown when it is pointed at. `ring` is hollow, `diamond` is a diamond."""
         x, y = self._at(point)
+        self._points.append((x, y))
         shape = f'<circle cx="{x}" cy="{y}" r="3.5"'
         if "diamond" in style:
             shape = f'<path d="M{x} {y - 5}l5 5l-5 5l-5 -5z"'
         self._marks.append(
             f'{shape} class="{_class(style, run)}"{_data(run)}><title>{escape(hint)}</title></{shape[1:].split()[0]}>'
         )
+
+    def name(self, point: Point, text: str) -> None:
+        """Writes a name beside a point, where there is room for it."""
+        self._names.append((self._at(point), text))
+
+    def _placed_names(self) -> list[str]:
+        """Names right or left of their points, above or below; one that would cover another or a point is left to the hint."""
+        taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in self._points]
+        parts = []
+        for (x, y), text in self._names:
+            width = CHARACTER * 0.9 * len(text)
+            for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 11), (x - width / 2, y + 12)):
+                box = (left, middle - 5, left + width, middle + 5)
+                inside = box[0] >= self._left and box[2] <= self.width and box[1] >= 22 and box[3] <= self.height - 44
+                if inside and not any(_overlap(box, other) for other in taken):
+                    taken.append(box)
+                    parts.append(_text(left + width / 2, middle + 4, text, "name"))
+                    break
+        return parts
 
     def svg(self) -> str:
         """The plot as an SVG element."""
@@ -169,7 +196,11 @@ class Plot:
         parts.append(_text((left + right) / 2, self.height - 8, self.x.label, "label"))
         turned = f' transform="rotate(-90 12 {middle:.1f})"'
         parts.append(_text(12, middle, self.y.label, "label", turned))
-        return "".join([*parts, *self._marks, "</svg>"])
+        return "".join([*parts, *self._marks, *self._placed_names(), "</svg>"])
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _text(x: float, y: float, text: str, style: str, more: str = "") -> str:

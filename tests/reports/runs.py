@@ -119,6 +119,7 @@ def make_run(folder, units, *, name=None, fingerprint="f", probes=PROBES, **enco
             "revision": None,
             "fingerprint": fingerprint,
             "parameters": 22_000_000,
+            "layers": 2,
             "dtype": "fp32",
             "device": "cpu",
             "max_length": 128,

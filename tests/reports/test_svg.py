@@ -1,7 +1,7 @@
 """Plots: round ticks, nothing cut off, nothing on top of each other, points where their values are."""
 
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -85,3 +85,22 @@ def test_points_lie_where_their_values_are():
     (x0, y0), (x1, y1) = (map(float, pair.split(",")) for pair in line.get("points").split())
     assert (x0, x1) == (xs[0], xs[2])
     assert y0 > float(circles[0].get("cy")) > y1
+
+
+def test_names_stand_beside_their_points_or_not_at_all():
+    plot = Plot("t", linear_axis([0, 100], "x"), linear_axis([0, 100], "y"))
+    places = [(10, 10), (50, 50), (51, 50), (52, 50), (53, 50), (54, 50), (55, 50), (99, 99)]
+    for i, place in enumerate(places):
+        plot.point(place, "hint")
+        plot.name(place, f"a rather long name {i}")
+    root = ElementTree.fromstring(plot.svg())
+    found = boxes(root, "name")
+    assert 3 <= len(found) < len(places)
+    assert all(left >= 0 and right <= plot.width for left, right, _ in found)
+    for one, other in combinations(found, 2):
+        assert one[1] <= other[0] + 12 or other[1] <= one[0] + 12 or abs(one[2] - other[2]) >= 10
+
+
+def test_marks_may_be_the_values_themselves():
+    axis = log_axis([10, 100, 2490], "rows", marks=[10, 100, 2490])
+    assert [text for _, text in axis.ticks] == ["10", "100", "2490"]
