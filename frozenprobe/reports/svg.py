@@ -161,10 +161,12 @@ class Plot:
         taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in self._points]
         parts = []
         for (x, y), text in self._names:
-            width = CHARACTER * 0.9 * len(text)
+            width = 1.1 * CHARACTER * len(text)
             for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 11), (x - width / 2, y + 12)):
                 box = (left, middle - 5, left + width, middle + 5)
-                inside = box[0] >= self._left and box[2] <= self.width and box[1] >= 22 and box[3] <= self.height - 44
+                inside = (
+                    box[0] >= self._left and box[2] <= self.width - 4 and box[1] >= 22 and box[3] <= self.height - 44
+                )
                 if inside and not any(_overlap(box, other) for other in taken):
                     taken.append(box)
                     parts.append(_text(left + width / 2, middle + 4, text, "name"))
