@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from frozenprobe.encoders.module import ModuleEncoder
     from frozenprobe.encoders.registry import load_encoder
     from frozenprobe.records.reading import read_run
+    from frozenprobe.reports.comparison import compare_runs
     from frozenprobe.suites.glue import evaluate_glue
 
-__all__ = ["ModuleEncoder", "evaluate_glue", "load_encoder", "read_run"]
+__all__ = ["ModuleEncoder", "compare_runs", "evaluate_glue", "load_encoder", "read_run"]
 
 _HOMES = {
     "ModuleEncoder": "frozenprobe.encoders.module",
+    "compare_runs": "frozenprobe.reports.comparison",
     "evaluate_glue": "frozenprobe.suites.glue",
     "load_encoder": "frozenprobe.encoders.registry",
     "read_run": "frozenprobe.records.reading",

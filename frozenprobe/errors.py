@@ -31,3 +31,7 @@ class ProbeError(FrozenprobeError):
 
 class RecordError(FrozenprobeError):
     """A results folder cannot be read, written, or belongs to a different run."""
+
+
+class ComparisonError(FrozenprobeError):
+    """Runs cannot be compared or put into one table: they were not measured in the same way."""

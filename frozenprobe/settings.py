@@ -166,6 +166,26 @@ class GlueSettings(Settings):
         return ("joint", "siamese") if self.pair_form == "both" else (self.pair_form,)
 
 
+class CompareSettings(Settings):
+    """Which answers of two or more runs are compared, and how often they are resampled."""
+
+    probe: Literal["ridge", "knn"] = Field("ridge", description="whose answers are compared")
+    protocol: Literal["honest", "paper"] = Field(
+        "honest", description="chosen inside train, or best on the reported split (optimistic)"
+    )
+    pair_form: PairForm | None = Field(None, description="of pair tasks; None: the one that all runs hold")
+    replicates: int = Field(10_000, ge=1, description="paired resamples; a p-value is never below 2 / (replicates + 1)")
+    seed: int = Field(0, ge=0, description="of the resamples")
+
+
+class Cost(Settings):
+    """What an encoder cost, for those that cannot tell it themselves."""
+
+    params: float | None = Field(None, gt=0, description="parameters")
+    flops: float | None = Field(None, gt=0, description="of training")
+    tokens_per_s: float | None = Field(None, gt=0, description="training throughput")
+
+
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:
     """Validates plain values into settings.
 

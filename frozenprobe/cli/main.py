@@ -16,6 +16,9 @@ from frozenprobe.errors import FrozenprobeError
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
     "show": "print finished runs again, from their records",
+    "leaderboard": "runs, and the paper's rows, as one table and as CSV",
+    "compare": "compare runs by paired tests on their stored predictions",
+    "report": "runs as one HTML page that needs no network",
     "cache": "show or prune the feature cache",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from frozenprobe.records.store import read_manifest, read_timings, read_units
 SCORE_COLUMNS = pa.schema(
     [field for field in COLUMNS if field.name not in ("kind", "values")] + [pa.field("title", pa.string())]
 )
+
+STEP = re.compile(r"(?:step|checkpoint|ckpt)[-_ =]?(\d+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,16 @@ class Run:
         """The encoder's name as printed."""
         return self.manifest["encoder"]["name"]
 
+    @property
+    def step(self) -> int | None:
+        """The training step of a checkpoint, where its fingerprint, its checkpoint's name or its own folder tells it."""
+        encoder = self.manifest["encoder"]
+        ckpt = self.manifest.get("settings", {}).get("encoder", {}).get("ckpt", "")
+        for text in (encoder.get("fingerprint", ""), Path(ckpt).name, self.name, self.folder.name):
+            if found := STEP.search(text):
+                return int(found[1])
+        return None
+
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """All rows of a kind: `score`, `prediction` or `label`, with their task's printed title."""
         return [{**row, "title": unit.title} for unit in self.units for row in unit.rows if row["kind"] == kind]
@@ -54,23 +67,30 @@ class Run:
         """The rows that a table is made of, replicates included."""
         return [row for row in self.rows("score") if row["is_headline"]]
 
+    def timings(self) -> dict[str, dict[str, float]]:
+        """Wall time by phase of the set-up and of every unit; the last timing of each counts."""
+        return {line["what"]: line["seconds"] for line in read_timings(self.folder)}
+
     def seconds(self) -> dict[str, float]:
-        """Wall time by phase, summed over the set-up and all units; the last timing of each counts."""
-        last = {line["what"]: line["seconds"] for line in read_timings(self.folder)}
+        """Wall time by phase, summed over the set-up and all units."""
         total: dict[str, float] = {}
-        for seconds in last.values():
+        for seconds in self.timings().values():
             for phase, value in seconds.items():
                 total[phase] = total.get(phase, 0.0) + value
         return total
 
 
-def read_run(folder: str | Path) -> Run:
+def read_run(folder: str | Path, *, headline_only: bool = False) -> Run:
     """Reads a run's folder.
+
+    Args:
+        folder: The run.
+        headline_only: Read the headline scores and nothing else, ten times as fast; enough for a table.
 
     Raises:
         RecordError: The folder is not a run.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    units, damaged = read_units(folder)
+    units, damaged = read_units(folder, headline_only=headline_only)
     return Run(folder, manifest, units, damaged)

@@ -72,6 +72,16 @@ class Unit:
     about: dict[str, Any]
     rows: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def headline_split(self) -> str | None:
+        """The split that the headline is of: the first whose right answers were kept; None where none was."""
+        return next((row["split"] for row in self.rows if row["kind"] == "label"), None)
+
+    @property
+    def headline_metric(self) -> str:
+        """The metric that the headline is in."""
+        return self.about["metrics"][0]
+
     def add_labels(self, split: str, labels: np.ndarray) -> None:
         """Adds the right answers of a split."""
         self.rows.append({**asdict(self.key), "kind": "label", "split": split, "values": labels.astype(float)})

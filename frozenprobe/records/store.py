@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ from frozenprobe.errors import RecordError
 from frozenprobe.records.schema import COLUMNS, SCHEMA_VERSION, Unit, UnitKey
 
 METADATA_KEY = b"frozenprobe"
+# The headline scores stand in the file's footer too, so that a table over a thousand runs reads footers only.
+HEADLINE = "headline"
+EMPTY_ROW = {**dict.fromkeys(COLUMNS.names), "low": float("nan"), "high": float("nan")}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -101,7 +105,7 @@ class RunStore:
         Raises:
             RecordError: The disk is full or the folder cannot be written; nothing half-written stays.
         """
-        about = {"title": unit.title, "key": asdict(unit.key), **unit.about}
+        about = {"title": unit.title, "key": asdict(unit.key), HEADLINE: _headline(unit), **unit.about}
         schema = COLUMNS.with_metadata({METADATA_KEY: json.dumps(about, sort_keys=True).encode()})
         columns = {name: [row.get(name) for row in unit.rows] for name in COLUMNS.names}
         buffer = pa.BufferOutputStream()
@@ -147,8 +151,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_units(folder: Path) -> tuple[list[Unit], list[str]]:
-    """All whole units of a run, one per key, and the names of the damaged files."""
+def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit], list[str]]:
+    """All whole units of a run, one per key, and the names of the damaged files.
+
+    Args:
+        folder: The run's folder.
+        headline_only: Give units their headline scores only, without replicates.
+    """
     units: dict[UnitKey, Unit] = {}
     damaged = []
     for file in sorted(folder.glob("units/*.parquet")):
@@ -159,10 +168,14 @@ def read_units(folder: Path) -> tuple[list[Unit], list[str]]:
         if _content_id(content) != file.stem:
             damaged.append(file.name)
             continue
-        table = pq.read_table(pa.BufferReader(content))
-        about = json.loads(table.schema.metadata[METADATA_KEY])
-        key = UnitKey(**about.pop("key"))
-        units.setdefault(key, Unit(key, about.pop("title"), about, table.to_pylist()))
+        parquet = pq.ParquetFile(pa.BufferReader(content))
+        about = json.loads(parquet.metadata.metadata[METADATA_KEY])
+        key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE, None)
+        if headline_only and headline is not None:  # the first records have none in their footer
+            rows = [{**EMPTY_ROW, **row} for row in headline]
+        else:
+            rows = parquet.read().to_pylist()
+        units.setdefault(key, Unit(key, about.pop("title"), about, rows))
     return list(units.values()), damaged
 
 
@@ -174,6 +187,19 @@ def read_timings(folder: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
         except ValueError:
             continue
+
+
+def _headline(unit: Unit) -> list[dict[str, Any]]:
+    """The headline scores as plain values; replicates stay in the table, and NaN, which is no JSON, is left out."""
+    return [
+        {name: value for name, value in row.items() if name != "values" and not _is_nan(value)}
+        for row in unit.rows
+        if row["kind"] == "score" and row["is_headline"]
+    ]
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _content_id(content: bytes) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frozenprobe.records.reading import Run
+from frozenprobe.records.schema import Unit
 from frozenprobe.statistics.bootstrap import mean_interval
 
 ROWS = (
@@ -66,13 +67,29 @@ class SummaryRow:
 
 def titles(run: Run) -> list[str]:
     """The run's tasks as printed, in the paper's column order, others behind."""
-
-    def place(item: tuple[str, str]) -> tuple[int, str]:
-        name = item[0].removesuffix("-subset")
-        return (ORDER.index(name) if name in ORDER else len(ORDER), name)
-
     found = dict.fromkeys((unit.key.task, unit.title) for unit in run.units)
-    return [title for _, title in sorted(found, key=place)]
+    return [title for _, title in sorted(found, key=lambda item: place(item[0]))]
+
+
+def scores_by_view(unit: Unit) -> dict[tuple[str, str], dict]:
+    """The honest ridge score of every layer and pooling at the largest size: a diagnostic, not a choice of the best."""
+    largest: dict[tuple[str, str], dict] = {}
+    for row in unit.rows:
+        if (
+            row["kind"] == "score"
+            and (row["probe"], row["protocol"]) == ("ridge", "honest")
+            and (row["split"], row["metric"]) == (unit.headline_split, unit.headline_metric)
+        ):
+            view = row["layer"], row["pooling"]
+            if view not in largest or row["n"] > largest[view]["n"]:
+                largest[view] = row
+    return largest
+
+
+def place(task: str) -> tuple[int, str]:
+    """Where a task stands in a table: in the paper's column order, others behind by name."""
+    name = task.removesuffix("-subset")
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
 def summarise(run: Run) -> list[SummaryRow]:

@@ -54,6 +54,31 @@ def test_what_is_written_is_read_back(tmp_path):
     assert run.seconds() == {"forward": 1.5}
 
 
+def test_headline_scores_alone_are_read_from_the_footer(tmp_path):
+    RunStore(tmp_path, manifest()).write(make_unit(), {})
+    whole, quick = read_run(tmp_path), read_run(tmp_path, headline_only=True)
+    assert [{**row, "values": None} for row in whole.headline()] == quick.headline()
+    assert quick.rows("prediction") == []
+    assert whole.units[0].about == quick.units[0].about
+    assert (whole.units[0].headline_split, whole.units[0].headline_metric) == ("validation", "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("folder", "encoder", "ckpt", "step"),
+    [
+        ("run", {"fingerprint": "mine step 400"}, "mine", 400),
+        ("run", {"fingerprint": "abc1"}, "runs/mine/checkpoint-30", 30),
+        ("step-7", {"fingerprint": "abc1"}, "mine", 7),
+        ("run-3", {"fingerprint": "abc1"}, "org/model-v2", None),
+    ],
+)
+def test_a_checkpoints_step_is_told_by_its_names(tmp_path, folder, encoder, ckpt, step):
+    facts = manifest()
+    facts["encoder"] |= encoder
+    RunStore(tmp_path / folder, {**facts, "settings": {"encoder": {"ckpt": ckpt}}})
+    assert read_run(tmp_path / folder).step == step
+
+
 def test_the_same_unit_is_the_same_file(tmp_path):
     store = RunStore(tmp_path, manifest())
     store.write(make_unit(), {"forward": 1.0})

@@ -1,0 +1,35 @@
+"""`frozenprobe report`: runs as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="results folders")
+    parser.add_argument("--html", type=Path, metavar="OUT", required=True, help="write the page there")
+    parser.add_argument("--title", default="frozenprobe report", help="its heading")
+    parser.add_argument("--with-published", action="store_true", help="add the paper's rows")
+    parser.add_argument("--costs", type=Path, metavar="TOML", help="what models cost, see `frozenprobe leaderboard`")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the command.
+
+    Raises:
+        FrozenprobeError: Wrong input.
+    """
+    from frozenprobe.records.reading import read_run
+    from frozenprobe.records.store import write_atomically
+    from frozenprobe.reports.page import make_page
+
+    page = make_page(
+        [read_run(folder) for folder in arguments.runs],
+        title=arguments.title,
+        with_published=arguments.with_published,
+        costs=arguments.costs,
+    ).encode()
+    write_atomically(arguments.html, page)
+    print(f"{arguments.html}: {len(arguments.runs)} runs, {len(page) / 1e6:.1f} MB")

@@ -1,0 +1,227 @@
+"""Many runs, and the paper's, as one table: a row per model and method, in percent, with every average recomputed.
+
+A row that lacks a column has no average. The frame is as it is written: rounded, so that the CSV read back is the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from frozenprobe.errors import ComparisonError, RecordError
+from frozenprobe.records.reading import Run, read_run
+from frozenprobe.records.store import write_atomically
+from frozenprobe.reports.boards import TITLES, Board, board_of
+from frozenprobe.reports.naming import labels as labels_of
+from frozenprobe.reports.naming import once
+from frozenprobe.reports.published import flag, published_rows
+from frozenprobe.reports.rows import Row, add_costs, read_costs, run_rows
+from frozenprobe.reports.summary import place
+
+TEXT = ("model", "source", "method", "backbone", "protocol", "pair_form", "flops", "device", "missing", "flag", "run")
+COUNTS = ("params", "tokens_per_s", "encoding_tokens_per_s")
+BEFORE = (*TEXT[:6], "params", "flops", "tokens_per_s", "encoding_tokens_per_s", "device")
+METHOD_ORDER = ("linear", "kNN", "finetuned", "contrastive")
+LONG = (
+    *TEXT[:6],
+    "suite",
+    "task",
+    "metric",
+    "score",
+    "low",
+    "high",
+    "n",
+    "n_evaluated",
+    "lambda",
+    "k",
+    "distance",
+    "run",
+)
+LONG_TEXT = (*TEXT[:6], "suite", "task", "metric", "distance", "run")
+LONG_COUNTS = ("n", "n_evaluated", "k")
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """A leaderboard.
+
+    Attributes:
+        board: Which one.
+        columns: Its tasks or categories; the averages are over `averaged`, extra tasks stand behind.
+        averaged: The columns that the averages are taken over.
+        rows: What the frame is made of, in its order.
+        frame: One row per model and method.
+        long: One row per score.
+        notes: What to know: damaged files, costs of models that are not there.
+    """
+
+    board: Board
+    columns: tuple[str, ...]
+    averaged: tuple[str, ...]
+    rows: list[Row]
+    frame: pd.DataFrame
+    long: pd.DataFrame
+    notes: list[str]
+
+    def values(self, row: Row) -> dict[str, float]:
+        """A row's scores and averages, not rounded; a column that it lacks is NaN, and so is an average over it."""
+        return _values(row, self.board, self.columns, self.averaged)
+
+    def heading(self, column: str) -> str:
+        """What a column is called where people read it: a task by its title."""
+        recorded = (score["title"] for row in self.rows for score in row.single if score["task"] == column)
+        return TITLES.get(column) or next(recorded, column.capitalize())
+
+
+def make_leaderboard(
+    folders: Sequence[str | Path],
+    *,
+    suite: str | None = None,
+    with_published: bool = False,
+    costs: str | Path | None = None,
+) -> Leaderboard:
+    """Reads runs into a leaderboard.
+
+    Args:
+        folders: Runs.
+        suite: `glue`, `builtin`, `mteb-v1`, `mteb-v2` or a suite of your own; None: the one that the runs are of.
+        with_published: Add the paper's rows.
+        costs: TOML file with `params`, `flops` and `tokens_per_s` by model.
+
+    Raises:
+        ComparisonError: The runs hold several suites and none is chosen, or a task is called like a column.
+        RecordError: A folder is not a run, or there is nothing to show.
+        SettingsError: The costs cannot be read.
+    """
+    return leaderboard_of(
+        [read_run(folder, headline_only=True) for folder in folders],
+        suite=suite,
+        with_published=with_published,
+        costs=costs,
+    )
+
+
+def leaderboard_of(
+    runs: Sequence[Run], *, suite: str | None = None, with_published: bool = False, costs: str | Path | None = None
+) -> Leaderboard:
+    """See `make_leaderboard`, for runs that were read already."""
+    runs = once(runs)
+    found = {unit.key.suite for run in runs for unit in run.units}
+    board = board_of(suite, found)
+    names = labels_of(runs)
+    rows = published_rows(board) if with_published else []
+    notes = []
+    for run, name in zip(runs, names, strict=True):
+        added = run_rows(run, name, board)
+        if not added:
+            notes.append(f"{run.folder}: no finished task of {board.suite}; left out")
+        rows += added
+        notes += [f"{run.folder}: {file} is damaged and left out" for file in run.damaged]
+    if costs is not None:
+        notes += [f"{costs}: no row is of {name}" for name in add_costs(rows, read_costs(Path(costs)))]
+    if not rows:
+        raise RecordError(f"there is nothing to show for {board.suite}: no run of it is finished or published")
+    scored = {column for row in rows for column in row.scores}
+    if clash := scored & {*TEXT, *COUNTS, *board.averages}:
+        raise ComparisonError(
+            f"a task is called {', '.join(sorted(clash))}, as a column of the leaderboard is; rename it"
+        )
+    extra = tuple(sorted(scored - set(board.columns), key=place))
+    averaged = board.columns or extra
+    columns = tuple(dict.fromkeys((*board.columns, *extra)))
+    for row in rows:
+        for column in averaged:
+            if column not in row.scores:
+                row.missing.setdefault(column, column)
+    rows.sort(key=lambda row: _rank(row, board, averaged))
+    wide = _wide(rows, board, columns, averaged)
+    return Leaderboard(board, columns, averaged, rows, wide, _long(rows, board), notes)
+
+
+def _values(row: Row, board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> dict[str, float]:
+    return {column: row.scores.get(column, np.nan) for column in columns} | board.average(row.scores, averaged)
+
+
+def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> pd.DataFrame:
+    lines = []
+    for row in rows:
+        values = _values(row, board, columns, averaged)
+        line = {name: getattr(row, name) for name in (*BEFORE, "run")} | values
+        line |= {f"printed_{name}": row.printed.get(name, np.nan) for name in board.averages}
+        lines.append({**line, "missing": row.lacks, "flag": flag(row, values)})
+    printed = [f"printed_{name}" for name in board.averages]
+    order = [*BEFORE, *columns, *board.averages, "missing", *printed, "flag", "run"]
+    return _typed(pd.DataFrame(lines, columns=order), TEXT, COUNTS, 2)
+
+
+def _rank(row: Row, board: Board, averaged: tuple[str, ...]) -> tuple:
+    """By method and protocol, then the best first, and rows without an average behind."""
+    method = METHOD_ORDER.index(row.method) if row.method in METHOD_ORDER else len(METHOD_ORDER)
+    average = board.average(row.scores, averaged)["avg"]
+    rest = (row.model, row.pair_form, row.run)
+    return (method, row.backbone, row.protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
+
+
+def _long(rows: Sequence[Row], board: Board) -> pd.DataFrame:
+    """One row per score: of every task where the records are ours, of every column where the paper's."""
+    lines = []
+    for row in rows:
+        common = {name: getattr(row, name) for name in (*TEXT[:6], "run")} | {"suite": board.suite}
+        for score in row.single:
+            percent = {name: 100 * score[name] for name in ("low", "high")}
+            lines.append({**score, **common, **percent, "score": 100 * score["value"]})
+        if not row.single:
+            lines += [{**common, "task": column, "score": row.scores[column]} for column in board.columns]
+    frame = _typed(pd.DataFrame(lines, columns=list(LONG)), LONG_TEXT, LONG_COUNTS, 4)
+    return frame.sort_values([*TEXT[:6], "run", "task"], kind="stable").reset_index(drop=True)
+
+
+def _typed(frame: pd.DataFrame, text: Sequence[str], counts: Sequence[str], decimals: int) -> pd.DataFrame:
+    """Text as text, counts as whole numbers, everything else rounded as it is written."""
+    for column in frame.columns:
+        if column in text:
+            frame[column] = frame[column].fillna("").astype("string")
+        elif column in counts:
+            frame[column] = pd.to_numeric(frame[column]).astype("Int64")
+        else:
+            frame[column] = pd.to_numeric(frame[column]).astype(float).round(decimals)
+    return frame
+
+
+def write_leaderboard(leaderboard: Leaderboard, csv: str | Path | None = None, long: str | Path | None = None) -> None:
+    """Writes the table, and the one with a row per score.
+
+    Raises:
+        RecordError: The disk is full or the folder cannot be written.
+    """
+    if csv is not None:
+        write_atomically(Path(csv), leaderboard.frame.to_csv(index=False, float_format="%.2f").encode())
+    if long is not None:
+        write_atomically(Path(long), leaderboard.long.to_csv(index=False, float_format="%.4f").encode())
+
+
+def read_leaderboard(path: str | Path) -> pd.DataFrame:
+    """Reads either CSV back as the same frame.
+
+    Raises:
+        RecordError: There is no such file, or it is no leaderboard.
+    """
+    try:
+        header = pd.read_csv(path, nrows=0).columns
+        is_long = tuple(header) == LONG
+        text, counts = (LONG_TEXT, LONG_COUNTS) if is_long else (TEXT, COUNTS)
+        if "model" not in header or "run" not in header:
+            raise ValueError("it has no columns model and run")
+        frame = pd.read_csv(
+            path,
+            dtype=dict.fromkeys(set(text) & set(header), "string"),
+            keep_default_na=False,
+            na_values={column: [""] for column in header if column not in text},
+        )
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} is no leaderboard: {error}") from None
+    return _typed(frame, text, counts, 4 if is_long else 2)

@@ -1,0 +1,56 @@
+"""`frozenprobe leaderboard` as a person runs it."""
+
+import pandas as pd
+import pytest
+
+from frozenprobe.cli.main import main
+from frozenprobe.reports.leaderboard import read_leaderboard
+from tests.reports.runs import glue_run
+
+
+def leaderboard(*argv):
+    with pytest.raises(SystemExit) as exit_:
+        main(["leaderboard", *map(str, argv)])
+    return exit_.value.code
+
+
+def test_runs_and_the_papers_rows_are_printed_and_written(tmp_path, capsys):
+    runs = [glue_run(tmp_path / "mine", 0.8), glue_run(tmp_path / "part", 0.5, ["cola"])]
+    files = ["--csv", tmp_path / "wide.csv", "--long", tmp_path / "long.csv"]
+    assert leaderboard(*runs, "--with-published", *files) == 0
+    output = capsys.readouterr().out
+    for text in (
+        "GLUE, linear, frozen, paper, joint",
+        "CrossBERT",
+        "STS-B",
+        "part: incomplete, lacks mnli",
+    ):
+        assert text in output
+    assert "…" not in output
+    wide = read_leaderboard(tmp_path / "wide.csv")
+    assert set(wide["source"]) == {"measured", "published"}
+    assert len(pd.read_csv(tmp_path / "long.csv")) == 4 * 9 + 8 * 13
+
+
+def test_the_papers_rows_alone_need_no_run(tmp_path, capsys):
+    assert leaderboard("--with-published", "--suite", "mteb-v1") == 0
+    output = capsys.readouterr().out
+    assert "avg printed 46.9, row gives 48.0" in output
+    assert "MTEB(eng, v1), contrastive, unfrozen" in output
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "nothing to show"),
+        (["nowhere"], "nowhere is not a run"),
+        (["--with-published", "--suite", "superglue"], "unknown suite 'superglue'"),
+        (["--with-published", "--csv", "/proc/none/x.csv"], "cannot write /proc/none/x.csv"),
+        (["--with-published", "--costs", "nowhere.toml"], "--costs nowhere.toml"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(argv, message, capsys):
+    assert leaderboard(*argv) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,116 @@
+"""The report in a headless Chromium: no console errors, sorting and filtering work, a phone's width is enough."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from frozenprobe.records.reading import read_run
+from frozenprobe.reports.page import make_page
+from tests.reports.runs import glue_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    runs = [read_run(glue_run(folder / f"model-{i}", 0.2 + 0.2 * i, seed=i, layers=("last", 0, 1))) for i in range(4)]
+    return make_page(runs, with_published=True)
+
+
+def browse(folder, html, *options):
+    """Opens a page; gives its DOM after its scripts, and what they wrote to the console."""
+    path = folder / "page.html"
+    path.write_text(html)
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", *options, path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, re.findall(r"CONSOLE[^\n]*", done.stderr)
+
+
+def ask(folder, page, script):
+    """Runs a script on the page that returns something, and gives it back."""
+    wrapped = f"<script>document.body.dataset.answer = JSON.stringify((() => {{{script}}})());</script></body>"
+    dom, console = browse(folder, page.replace("</body>", wrapped))
+    assert not console
+    answer = re.search(r'data-answer="([^"]*)"', dom)[1]
+    return json.loads(answer.replace("&quot;", '"').replace("&amp;", "&"))
+
+
+def test_it_loads_without_a_word_on_the_console(page, tmp_path):
+    dom, console = browse(tmp_path, page)
+    assert not console
+    assert re.search(r"<output>(\d+) of \1 rows</output>", dom)
+
+
+def test_a_click_on_a_heading_sorts(page, tmp_path):
+    script = """
+        const table = document.getElementById("board-0");
+        const heading = Array.from(table.tHead.rows[0].cells).find((cell) => cell.textContent === "CoLA");
+        const values = () => Array.from(table.tBodies[0].rows, (row) => Number(row.cells[heading.cellIndex].dataset.value));
+        heading.querySelector("button").click();
+        const down = values();
+        heading.querySelector("button").click();
+        return [down, values()];
+    """
+    down, up = ask(tmp_path, page, script)
+    assert down == sorted(down, reverse=True)
+    assert up == sorted(up)
+    assert len(set(down)) > 5
+
+
+def test_words_and_choices_filter(page, tmp_path):
+    script = """
+        const filters = document.querySelector(".filters");
+        const shown = () => Array.from(document.getElementById("board-0").tBodies[0].rows)
+            .filter((row) => row.offsetParent !== null).map((row) => row.cells[0].dataset.value);
+        const change = (element, value) => { element.value = value; element.dispatchEvent(new Event("input", {bubbles: true})); };
+        change(filters.querySelector("input"), "model-1");
+        const words = shown();
+        change(filters.querySelector("select"), "kNN");
+        return [words, shown()];
+    """
+    words, chosen = ask(tmp_path, page, script)
+    assert words == ["model-1"] * 4
+    assert chosen == ["model-1"] * 2
+
+
+def test_the_legend_hides_a_run_in_every_plot(page, tmp_path):
+    script = """
+        const visible = () => Array.from(document.querySelectorAll('[data-run="0"]'))
+            .filter((mark) => getComputedStyle(mark).display !== "none").length;
+        const before = visible();
+        document.querySelector('[data-legend="0"]').click();
+        return [before, visible()];
+    """
+    before, after = ask(tmp_path, page, script)
+    assert before > 20
+    assert after == 0
+
+
+def test_a_phone_is_wide_enough(page, tmp_path):
+    frame = page.replace("&", "&amp;").replace('"', "&quot;")
+    wrapper = f"""<!DOCTYPE html><body><iframe style="width:390px;height:844px;border:0" srcdoc="{frame}"></iframe>
+        <script>onload = () => {{
+            const inner = document.querySelector("iframe").contentDocument;
+            const size = parseFloat(inner.defaultView.getComputedStyle(inner.body).fontSize);
+            const plot = inner.querySelector("svg.plot").getBoundingClientRect();
+            document.body.dataset.answer = JSON.stringify([inner.documentElement.scrollWidth, size, plot.width]);
+        }};</script></body>"""
+    dom, console = browse(tmp_path, wrapper)
+    assert not console
+    width, size, plot = json.loads(re.search(r'data-answer="([^"]*)"', dom)[1])
+    assert width <= 390
+    assert size >= 14
+    assert plot >= 300  # labels of 11 pixels are not scaled below about 10
+
+
+def test_dark_is_dark_and_light_is_light(page, tmp_path):
+    script = "return getComputedStyle(document.body).backgroundColor;"
+    assert ask(tmp_path, page, script) == "rgb(255, 255, 255)"
+    dark = page.replace("(prefers-color-scheme: dark)", "all")
+    assert ask(tmp_path, dark, script) == "rgb(20, 23, 27)"
