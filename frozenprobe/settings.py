@@ -6,9 +6,18 @@ A default is written here and nowhere else. An unknown key or an impossible valu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from frozenprobe.errors import SettingsError
 
@@ -36,7 +45,7 @@ def _as_layers(value: object) -> object:
     """Reads `all`, `last` or a list of block numbers; -1 is `last`."""
     if value == "all":
         return "all"
-    if isinstance(value, int):
+    if isinstance(value, (int, float)):
         value = (value,)
     parts = _split_commas(value)
     if not isinstance(parts, (tuple, list)):
@@ -44,6 +53,8 @@ def _as_layers(value: object) -> object:
     layers = []
     for part in parts:
         try:
+            if isinstance(part, bool) or (isinstance(part, float) and not part.is_integer()):
+                raise ValueError
             layer = part if part == "last" else int(part)
         except (TypeError, ValueError):
             raise ValueError(f"{part!r} is no layer; allowed are all, last and numbers such as 0,6,-2") from None
@@ -52,9 +63,19 @@ def _as_layers(value: object) -> object:
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable, and closed to unknown keys."""
+    """Base of all settings: immutable, closed to unknown keys, numbers finite, texts printable."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: object, info: ValidationInfo) -> object:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
+            raise ValueError("a truth value is not allowed here")
+        if isinstance(value, str) and any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError("holds a character that is no valid text")
+        return value
 
 
 class EncoderSettings(Settings):
@@ -98,9 +119,9 @@ class FeatureSettings(Settings):
 class RidgeSettings(Settings):
     """The ridge sweep (paper, eq. 2 and 3)."""
 
-    lambda_min: float = Field(1.0, gt=0, description="weakest regularisation")
-    lambda_max: float = Field(1e4, gt=0, description="strongest regularisation")
-    lambdas: int = Field(13, ge=1, description="how many, log-spaced")
+    lambda_min: float = Field(1.0, gt=0, le=1e30, description="weakest regularisation")
+    lambda_max: float = Field(1e4, gt=0, le=1e30, description="strongest regularisation")
+    lambdas: int = Field(13, ge=1, le=1000, description="how many, log-spaced")
     standardisation: Standardisation = Field("centre", description="of the features, fitted on the fitting rows only")
     intercept: bool = Field(True, description="False, with standardisation none: eq. 3 exactly as printed")
     scale_with_n: bool = Field(False, description="lambda is multiplied by the number of fitting rows")
@@ -110,6 +131,8 @@ class RidgeSettings(Settings):
     def _consistent(self) -> RidgeSettings:
         if self.lambda_max < self.lambda_min:
             raise ValueError(f"lambda_max {self.lambda_max:g} is below lambda_min {self.lambda_min:g}")
+        if self.lambdas == 1 and self.lambda_max > self.lambda_min:
+            raise ValueError("a grid of one lambda needs lambda_min and lambda_max to be equal")
         if not self.intercept and self.standardisation != "none":
             raise ValueError("eq. 3 as printed (no intercept) goes with standardisation none")
         return self

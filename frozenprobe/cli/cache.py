@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from frozenprobe.errors import SettingsError
@@ -22,17 +23,19 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the command.
 
     Raises:
-        SettingsError: The limit is negative.
+        SettingsError: The limit is no size, or the folder is none.
     """
-    if arguments.prune is not None and not arguments.prune >= 0:
+    if arguments.prune is not None and not 0 <= arguments.prune < math.inf:
         raise SettingsError(f"--prune: a size in GB is needed (got {arguments.prune:g})")
 
-    from rich.console import Console
     from rich.table import Table
 
     from frozenprobe.features.cache import FeatureCache, default_cache_dir
+    from frozenprobe.reports.console import terminal
 
     root = arguments.cache_dir or default_cache_dir()
+    if root.is_file() or (arguments.cache_dir and not root.is_dir()):
+        raise SettingsError(f"--cache-dir {root}: there is no such folder")
     cache = FeatureCache(root)
     if arguments.clear:
         cache.clear()
@@ -51,6 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
         table.add_row(
             store.encoder, store.view, f"{store.rows:,}", f"{store.bytes / 1e6:,.1f} MB", f"{store.used:%Y-%m-%d %H:%M}"
         )
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"{cache.size() / 1e6:,.1f} MB in all")

@@ -25,14 +25,12 @@ def run(arguments: argparse.Namespace) -> None:
     """
     settings = read_options(arguments, CompareSettings)
 
-    from rich.console import Console
-
     from frozenprobe.records.reading import read_run
     from frozenprobe.records.store import write_atomically
     from frozenprobe.reports.comparison import compare
-    from frozenprobe.reports.console import print_comparison
+    from frozenprobe.reports.console import print_comparison, terminal
 
     comparison = compare([read_run(folder) for folder in arguments.runs], settings)
     if arguments.csv is not None:
         write_atomically(arguments.csv, comparison.frame.to_csv(index=False).encode())
-    print_comparison(comparison, Console())
+    print_comparison(comparison, terminal())

@@ -37,10 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError("--out DIR is required: records are kept there, and an interrupted run goes on from there")
 
     from frozenprobe.engine.progress import default_reporter
-    from frozenprobe.reports.console import print_run
+    from frozenprobe.reports.console import print_run, terminal
     from frozenprobe.suites.glue import forecast, run_glue
 
-    console = Console()
+    console = terminal()
     if arguments.dry_run:
         _print_forecast(forecast(settings), console)
         return

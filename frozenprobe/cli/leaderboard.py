@@ -26,8 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         FrozenprobeError: Wrong input.
     """
-    from rich.console import Console
-
+    from frozenprobe.reports.console import terminal
     from frozenprobe.reports.leaderboard import make_leaderboard, write_leaderboard
     from frozenprobe.reports.leaderboard_table import print_leaderboard
 
@@ -35,4 +34,4 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.runs, suite=arguments.suite, with_published=arguments.with_published, costs=arguments.costs
     )
     write_leaderboard(leaderboard, arguments.csv, arguments.long)
-    print_leaderboard(leaderboard, Console())
+    print_leaderboard(leaderboard, terminal())

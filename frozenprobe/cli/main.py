@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from frozenprobe.errors import FrozenprobeError
 
-# Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
+# Each command is a module of this folder.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
     "show": "print finished runs again, from their records",
@@ -23,32 +25,75 @@ COMMANDS = {
 }
 
 
+DESCRIPTION = "Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes."
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    run_program("frozenprobe", DESCRIPTION, "frozenprobe.cli", COMMANDS, argv)
+
+
+def run_program(
+    name: str, description: str, package: str, commands: Mapping[str, str], argv: Sequence[str] | None = None
+) -> NoReturn:
+    """Runs a command of a program and exits with its code: wrong input is one line, an interruption another.
+
+    Args:
+        name: The program's.
+        description: What it is for.
+        package: Holds one module for each command, with `add_arguments(parser)` and `run(arguments)`; only the one in
+            use is imported.
+        commands: Their names, and what each is for.
+        argv: What was typed behind the program's name.
+    """
+    started = time.perf_counter()
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it stands for the output to the end)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no "±" shows a question mark
+    code = 0
+    try:
+        parser = argparse.ArgumentParser(prog=name, description=description)
+        arguments = _parse(parser, package, commands, list(sys.argv[1:] if argv is None else argv))
+        if arguments.version:
+            from importlib.metadata import version
+
+            print(f"{name} {version('frozenprobe')}")
+        elif arguments.command is None:
+            parser.print_help()
+        else:
+            arguments.started = started
+            import_module(f"{package}.{arguments.command}").run(arguments)
+        sys.stdout.flush()
+    except FrozenprobeError as error:
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
+        code = 130
+    except OSError as error:
+        # The reader of our output has left, as `| head` does, or the output's disk is full. The interpreter is spared
+        # a second failure when it flushes on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"{name}: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+            code = 2
+    raise SystemExit(code)
+
+
+def _parse(
+    parser: argparse.ArgumentParser, package: str, commands: Mapping[str, str], argv: list[str]
+) -> argparse.Namespace:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    parser = argparse.ArgumentParser(
-        prog="frozenprobe",
-        description="Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes.",
-    )
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chosen = next((word for word in argv if word in COMMANDS), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name == chosen:
-            import_module(f"frozenprobe.cli.{name}").add_arguments(command)
-    arguments = parser.parse_args(_join_negative_values(argv))
-    if arguments.version:
-        from importlib.metadata import version
-
-        print(f"frozenprobe {version('frozenprobe')}")
-        raise SystemExit(0)
-    if arguments.command is None:
-        parser.print_help()
-        raise SystemExit(0)
-    raise SystemExit(_run(arguments))
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((word for word in argv if word in commands), None)
+    for command, summary in commands.items():
+        subparser = subparsers.add_parser(command, help=summary, description=summary, allow_abbrev=False)
+        if command == chosen:
+            import_module(f"{package}.{command}").add_arguments(subparser)
+    return parser.parse_args(_join_negative_values(argv))
 
 
 def _join_negative_values(argv: Sequence[str]) -> list[str]:
@@ -60,25 +105,6 @@ def _join_negative_values(argv: Sequence[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Runs the chosen command; wrong input becomes one line, an interruption another."""
-    started = time.perf_counter()
-    try:
-        module = import_module(f"frozenprobe.cli.{arguments.command}")
-        arguments.started = started
-        module.run(arguments)
-    except FrozenprobeError as error:
-        print(f"frozenprobe: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("frozenprobe: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return 0
 
 
 if __name__ == "__main__":

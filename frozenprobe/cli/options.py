@@ -46,7 +46,7 @@ def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked
     if arguments.config is not None:
         try:
             values = tomllib.loads(arguments.config.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"--config {arguments.config}: {error}") from None
     typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments}
     for name in _options(model):  # a section that nobody named is there, so that what it lacks is named

@@ -17,11 +17,9 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         RecordError: A folder is not a run.
     """
-    from rich.console import Console
-
     from frozenprobe.records.reading import read_run
-    from frozenprobe.reports.console import print_run
+    from frozenprobe.reports.console import print_run, terminal
 
-    console = Console()
+    console = terminal()
     for run in [read_run(folder) for folder in arguments.runs]:
         print_run(run, console)

@@ -25,11 +25,15 @@ def check_padding(encoder: Encoder) -> None:
         encoder: Any encoder; it runs four small forward passes.
 
     Raises:
-        EncoderError: The results differ by more than rounding: the adapter or model ignores the attention mask, or
+        EncoderError: Hidden states are not finite, or differ by more than rounding: the adapter or model ignores the attention mask, or
             shifts positions with the padding.
     """
     tokens = encoder.tokenize(_TEXTS)
     together = _hidden(encoder, tokens, np.arange(len(_TEXTS)))
+    if not all(bool(hidden.isfinite().all()) for hidden in together):
+        raise EncoderError(
+            f"{encoder.info.name}: hidden states are not finite (NaN or infinity) in {encoder.info.dtype}"
+        )
     for row in range(len(_TEXTS)):
         (alone,) = _hidden(encoder, tokens, np.array([row]))
         norm = float(torch.linalg.vector_norm(alone))

@@ -32,6 +32,8 @@ def resolve_max_length(
     Raises:
         EncoderError: `asked` is longer than the position table.
     """
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 2):
+        raise EncoderError(f"max length: a whole number of at least 2 tokens is needed (got {asked!r})")
     table = position_table(model)
     trained = None if getattr(config, "model_type", None) in _RELATIVE else _sane(config, "max_position_embeddings")
     trained = min((value for value in (table, trained) if value is not None), default=None)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,9 @@ from frozenprobe.encoders.transformer import DTYPES, Origin, TransformerEncoder
 from frozenprobe.errors import EncoderError, FrozenprobeError
 from frozenprobe.settings import EncoderSettings
 
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TEXT_ENCODING = ("t5", "mt5", "umt5")  # AutoModel would build their decoders too
-_VOCABULARY_LIBRARIES = ("sentencepiece", "protobuf", "tiktoken")
+_VOCABULARY_LIBRARIES = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf", "tiktoken": "tiktoken"}
 
 
 def load_transformer(
@@ -159,7 +162,7 @@ def _load_model(
     if model.config.is_encoder_decoder and auto is AutoModel:
         notes += (f"only the encoder of {type(model).__name__} is measured",)
         model = model.get_encoder()
-    _require_complete(path, info)
+    _require_complete(path, info, model)
     # The pooler is a head that no hidden state depends on; the classes of transformers skip it where it is None.
     if getattr(model, "pooler", None) is not None and _is_native(model):
         model.pooler = None
@@ -180,8 +183,14 @@ def _is_native(model: nn.Module) -> bool:
     return type(model).__module__.startswith("transformers.models.")
 
 
-def _require_complete(path: str, info: dict[str, Any]) -> None:
-    """Every weight that the hidden states depend on came from the checkpoint, in its shape."""
+def _require_complete(path: str, info: dict[str, Any], model: nn.Module) -> None:
+    """Every weight that the hidden states depend on came from the checkpoint, in its shape, and no block was left over."""
+    left_over = _blocks_left_over(model, info["unexpected_keys"])
+    if left_over:
+        raise EncoderError(
+            f"{path}: the checkpoint holds blocks that its config.json does not declare ({_some(left_over)}); is the "
+            "number of layers wrong?"
+        )
     misshapen = [key for key, *_ in info["mismatched_keys"]]
     lost = sorted(key for key in info["missing_keys"] if not (is_pooler(key) or key.startswith("decoder.")))
     lost = [key for key in lost if not key.endswith("position_ids")]
@@ -191,6 +200,13 @@ def _require_complete(path: str, info: dict[str, Any]) -> None:
                 f"{path}: the checkpoint {what} {len(keys)} weights of the encoder ({_some(keys)}), which would be "
                 "random; is it for another architecture? --random-init asks for random weights"
             )
+
+
+def _blocks_left_over(model: nn.Module, unexpected: Any) -> list[str]:
+    """Weights of the checkpoint that are named as those of this model are, but for the number of a block."""
+    prefix = f"{model.base_model_prefix}." if getattr(model, "base_model_prefix", "") else ""
+    known = {_NUMBER.sub("#", name) for name, _ in model.named_parameters()}
+    return sorted(key for key in unexpected if _NUMBER.sub("#", key.removeprefix(prefix)) in known)
 
 
 def _require_finite(path: str, model: nn.Module, dtype: str) -> None:
@@ -240,7 +256,7 @@ def explain(path: str, error: Exception, settings: EncoderSettings) -> str:
     lower = text.lower()
     if "trust_remote_code" in text and not settings.trust_remote_code:
         return f"{path} brings its own model code, which runs only when asked for: add --trust-remote-code"
-    if any(library in lower for library in _VOCABULARY_LIBRARIES):
+    if any(library in lower and find_spec(module) is None for library, module in _VOCABULARY_LIBRARIES.items()):
         return f"{path}: the tokenizer needs a library that is missing: pip install 'frozenprobe[deberta]' ({_short(text)})"
     if (
         "attn_implementation" in text

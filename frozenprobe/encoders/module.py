@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.fingerprint import weights_sample
 from frozenprobe.encoders.lengths import resolve_max_length
 from frozenprobe.encoders.transformer import Origin, TransformerEncoder, unwrap
 from frozenprobe.errors import EncoderError
@@ -31,8 +32,8 @@ class ModuleEncoder(TransformerEncoder):
         model: The module; it stays where it is and keeps its modes.
         tokenizer: Its transformers tokenizer.
         name: The name it is reported under, such as the name of the run.
-        step: Training step. Where given, `fingerprint` is name and step, which the caller must keep unique;
-            otherwise the weights are hashed.
+        step: Training step. Where given, `fingerprint` is name, step and a digest of some weights of every tensor, which
+            takes milliseconds; otherwise all weights are hashed.
         max_length: Longest input in tokens; None: what tokenizer and config say.
 
     Raises:
@@ -52,9 +53,9 @@ class ModuleEncoder(TransformerEncoder):
         super().__init__(bare, tokenizer, Origin(name, "module", None, (*notes, *length_notes)), max_length=length)
 
     def fingerprint(self) -> str:
-        """Name and step where a step was given; otherwise a digest of the weights as they are now."""
+        """Digest of a sample of the weights with name and step, where a step was given; else of all weights as they are."""
         if self.step is not None:
-            return f"{self.info.name} step {self.step}"
+            return f"{self.info.name} {weights_sample(unwrap(self.model))} step {self.step}"
         return super().fingerprint()
 
     @property

@@ -154,10 +154,17 @@ class TransformerEncoder:
         """Runs the model once under inference mode and visits each layer as it is ready; see `Encoder.forward`.
 
         Raises:
-            EncoderError: A layer does not exist.
+            EncoderError: A layer does not exist, or the model fails on this batch. Memory that runs out is passed on.
         """
-        with self._running():
-            self._reader.run(self._arguments(batch), layers, visit)
+        try:
+            with self._running():
+                self._reader.run(self._arguments(batch), layers, visit)
+        except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise EncoderError(
+                f"{self.info.name}: the model fails on {batch.ids.shape[0]} texts of up to {batch.ids.shape[1]} tokens "
+                f"({reason:.200}); a smaller --max-length may help"
+            ) from error
 
     def fingerprint(self) -> str:
         """SHA-256 over weights, config, tokenizer, foreign model code and the adapter's version."""

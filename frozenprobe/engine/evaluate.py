@@ -108,7 +108,7 @@ def evaluate_task(
             "subset": data.subset,
             "train_rows": len(splits[0]),
             "train_rows_available": len(data.train),
-            "digests": {split.name: _digest(split) for split in splits},
+            "digests": digests(splits),
             "extraction": {name: value for name, value in report.as_dict().items() if name != "seconds"},
             "diagnostics": {},
         },
@@ -156,8 +156,12 @@ def _task_seed(seed: int, spec: TaskSpec) -> int:
     return zlib.crc32(f"{seed}/{spec.suite}/{spec.name}".encode())
 
 
+def digests(splits: Sequence[Split]) -> dict[str, str]:
+    """Identifies the rows that were scored, split by split, so that only the same rows are ever compared."""
+    return {split.name: _digest(split) for split in splits}
+
+
 def _digest(split: Split) -> str:
-    """Identifies the rows that were scored, so that only the same rows are ever compared."""
     digest = hashlib.sha256()
     for texts in (split.texts, split.pairs or ()):
         for text in texts:

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 
 class Reporter(Protocol):
@@ -98,7 +99,7 @@ class LiveReporter(SilentReporter):
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[rate]}", style="dim"),
@@ -125,7 +126,7 @@ class LiveReporter(SilentReporter):
         """See `Reporter`."""
         self._bars.update(self._all, total=units, completed=finished)
         if finished:
-            self._console.print(f"[dim]{finished} of {units} tasks were finished before; going on with the rest[/dim]")
+            self._say("", f"{finished} of {units} tasks were finished before; going on with the rest")
 
     def start(self, unit: str) -> None:
         """See `Reporter`."""
@@ -142,11 +143,15 @@ class LiveReporter(SilentReporter):
         """See `Reporter`."""
         self._bars.advance(self._all)
         self._bars.update(self._one, visible=False)
-        self._console.print(f"[green]done[/green] {unit} [dim]{seconds:.1f} s[/dim]")
+        self._say("done ", f"{unit} {seconds:.1f} s", "green")
 
     def note(self, line: str) -> None:
         """See `Reporter`."""
-        self._console.print(f"[yellow]note[/yellow] {line}", highlight=False)
+        self._say("note ", line, "yellow")
+
+    def _say(self, word: str, line: str, style: str = "dim") -> None:
+        """A line above the bars; names in it may hold square brackets, which are no markup."""
+        self._console.print(Text.assemble((word, style), line))
 
 
 def default_reporter(quiet: bool = False) -> Reporter:

@@ -39,9 +39,9 @@ def run_units(units: Sequence[PlannedUnit], store: RunStore, reporter: Reporter)
     Raises:
         FrozenprobeError: Whatever a unit's input is guilty of; the finished units stay.
     """
-    finished = store.finished()
     for name in store.damaged:
         reporter.note(f"{name} is damaged; its task is computed again")
+    finished = store.finished()
     reporter.plan(len(units), sum(unit.key in finished for unit in units))
     for unit in units:
         if unit.key in finished:
@@ -51,6 +51,4 @@ def run_units(units: Sequence[PlannedUnit], store: RunStore, reporter: Reporter)
         result, seconds = unit.compute(reporter.advance)
         if unit.key not in store.finished():  # a second run in the same folder may have been quicker
             store.write(result, seconds)
-        for warning in result.about.get("warnings", ()):
-            reporter.note(f"{unit.title}: {warning}")
         reporter.finish(unit.title, time.perf_counter() - started)

@@ -51,12 +51,11 @@ def nearest(
     found, closeness = search(base, sought, wanted, distance, device)
     tolerance = _tolerance(base, sought)
     unsure = (-np.diff(closeness[:, : reach + 1], axis=1) <= tolerance[:, None]).any(axis=1)
-    # Where more rows tie than there are candidates, as with many copies of one text, all rows are ranked.
+    # Where more rows tie than there are candidates, as with many copies of one text, candidates are sought anew.
     crowded = unsure & (closeness[:, reach - 1] - closeness[:, -1] <= tolerance) & (wanted < len(base))
-    unsure &= ~crowded
+    if crowded.any():
+        found[crowded] = _search_in_double(train, queries[crowded], reach, wanted, distance, shift, device)
     found[unsure] = _ranked_exactly(train, queries[unsure], np.sort(found[unsure], axis=1), distance)
-    for row in np.flatnonzero(crowded):
-        found[row] = _ranked_exactly(train, queries[row : row + 1], np.arange(len(base))[None], distance)[0, :wanted]
     if leave_one_out:
         found = _without_self(found)
     return found[:, :k]
@@ -71,6 +70,42 @@ def _tolerance(base: np.ndarray, sought: np.ndarray) -> Float[np.ndarray, " m"]:
     lengths = np.sqrt(np.einsum("md,md->m", sought, sought))
     roundoff = np.finfo(np.float32).eps / 2
     return 8 * np.sqrt(base.shape[1]) * roundoff * largest * (lengths + largest / 2)
+
+
+def _search_in_double(
+    train: np.ndarray,
+    queries: np.ndarray,
+    reach: int,
+    wanted: int,
+    distance: Distance,
+    shift: Float[np.ndarray, " d"],
+    device: str,
+) -> Int[np.ndarray, "m w"]:
+    """Candidates `[m, wanted]` that hold the nearest `reach` rows; of rows that float64 cannot tell apart, the earliest."""
+
+    def prepared(rows: np.ndarray) -> torch.Tensor:
+        exact = torch.from_numpy(np.require(rows, np.float32, ("C", "W"))).to(device, torch.float64)
+        if distance == "l2":
+            return exact - torch.from_numpy(shift).to(device)
+        return torch.nn.functional.normalize(exact, dim=1, eps=1e-300)
+
+    base, sought = prepared(train), prepared(queries)
+    half = (base * base).sum(1) / 2 if distance == "l2" else base.new_zeros(len(base))
+    longest = base.square().sum(1).max().sqrt()
+    number = torch.arange(len(base), device=device)
+    found = np.empty((len(queries), wanted), np.int64)
+    step = max(1, CHUNK_VALUES // (4 * len(base)))
+    for start in range(0, len(queries), step):
+        query = sought[start : start + step]
+        closeness = torch.addmm(-half, query, base.T)
+        edge = torch.topk(closeness, reach, dim=1).values[:, -1:]
+        lengths = query.square().sum(1, keepdim=True).sqrt()
+        tolerance = 4 * np.sqrt(base.shape[1]) * np.finfo(np.float64).eps * longest * (lengths + longest / 2)
+        # Those surely inside come first, then those at the edge, each from the earliest on.
+        grade = (closeness > edge + tolerance).long() + (closeness >= edge - tolerance)
+        chosen = torch.topk(grade * len(base) - number, wanted, dim=1).indices
+        found[start : start + step] = chosen.cpu().numpy()
+    return found
 
 
 def _ranked_exactly(

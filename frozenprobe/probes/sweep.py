@@ -21,7 +21,7 @@ from frozenprobe.metrics import Metric, metrics_of
 from frozenprobe.probes.base import Labelled, ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.probes.knn import nearest, neighbour_mean, vote
 from frozenprobe.probes.ridge import fit_ridge
-from frozenprobe.probes.selection import best, best_of_each
+from frozenprobe.probes.selection import best
 from frozenprobe.settings import ProbeSettings
 from frozenprobe.statistics.bootstrap import Bootstrap, interval
 
@@ -187,11 +187,14 @@ class Sweep:
         self, grid: Grid, protocol: Any, chosen: int, i: int, n: int, draw: int, is_largest: bool
     ) -> None:
         split, bootstrap, answers = self._evaluations[i], self._bootstraps[i], grid.evaluated[i][chosen]
+        again = np.full(bootstrap.replicates, chosen)
         for j, metric in enumerate(self._metrics):
-            if protocol == "paper" and j == 0:
-                replicates = best_of_each(bootstrap.values(metric, split.labels, grid.evaluated[i]))
+            if protocol == "paper" and j == 0:  # it selects again, by the headline metric, in every resample
+                values = bootstrap.values(metric, split.labels, grid.evaluated[i])
+                again = best(values)
+                replicates = np.take_along_axis(values, again[:, None], axis=1).ravel()
             else:
-                replicates = bootstrap.values(metric, split.labels, answers[None]).ravel()
+                replicates = bootstrap.chosen(metric, split.labels, grid.evaluated[i], again)
             is_headline = is_largest and i == 0 and j == 0
             value = metric(split.labels, answers)
             self._add(

@@ -67,6 +67,16 @@ class Run:
         """The rows that a table is made of, replicates included."""
         return [row for row in self.rows("score") if row["is_headline"]]
 
+    def warnings(self) -> list[str]:
+        """What a reader of the scores should know: truncation, collapse, subsets, damaged files."""
+        lines = [f"{unit.title}: {line}" for unit in self.units for line in unit.about.get("warnings", ())]
+        lines += [
+            f"{unit.title}: {unit.about['subset']}; not a {unit.key.suite} score"
+            for unit in self.units
+            if unit.about.get("subset")
+        ]
+        return lines + [f"{name} is damaged and left out" for name in self.damaged]
+
     def timings(self) -> dict[str, dict[str, float]]:
         """Wall time by phase of the set-up and of every unit; the last timing of each counts."""
         return {line["what"]: line["seconds"] for line in read_timings(self.folder)}

@@ -4,8 +4,8 @@
     units/<content id>.parquet   one finished unit of work; the content id is the digest of the file's bytes
     timings.jsonl            wall time of each unit; not part of "the same record"
 
-A unit is written to a temporary name and renamed, so that it is there wholly or not at all. Because its name is the digest of its content, two
-processes that compute the same unit write the same file, and a damaged file betrays itself.
+A unit is written to a temporary name and renamed, so that it is there wholly or not at all. Because its name is the digest of its content, a
+damaged file betrays itself, and two processes that compute the same unit never meet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,35 +78,46 @@ class RunStore:
         """
         self.folder = folder
         self.damaged: list[str] = []
-        path = folder / "manifest.json"
-        if folder.exists() and not folder.is_dir():
-            raise RecordError(f"{folder} is a file; --out needs a folder")
-        if path.exists() and not overwrite:
-            old = read_manifest(folder)
-            different = _differences(old.get("identity", {}), manifest["identity"])
-            if different:
-                raise RecordError(f"{folder} holds a different run ({different}); choose another --out or --overwrite")
-            self.manifest = old
-        else:
-            if folder.is_dir() and not path.exists() and any(_is_foreign(entry) for entry in folder.iterdir()):
-                raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")
-            for file in folder.glob("units/*.parquet"):
+        with _in_one_line(folder):
+            if folder.exists() and not folder.is_dir():
+                raise RecordError(f"{folder} is a file; --out needs a folder")
+            path = folder / "manifest.json"
+            if path.exists() and not overwrite:
+                old = read_manifest(folder)
+                different = _differences(old["identity"], manifest["identity"])
+                if different:
+                    raise RecordError(
+                        f"{folder} holds a different run ({different}); choose another --out or --overwrite"
+                    )
+                self.manifest = old
+                self._set_damaged_aside()
+                return
+            _require_ours(folder, overwrite)
+            for file in folder.glob("units/*"):
                 file.unlink()
             (folder / "timings.jsonl").unlink(missing_ok=True)
-            self.manifest = {"schema_version": SCHEMA_VERSION, **manifest}
+            self.manifest = {"schema_version": SCHEMA_VERSION, "run_id": uuid.uuid4().hex, **manifest}
             self._write_manifest()
+
+    def _set_damaged_aside(self) -> None:
+        """Renames damaged units, so that they are told of once; what they held is computed again."""
+        self.damaged = read_units(self.folder)[1]
+        for name in self.damaged:
+            (self.folder / "units" / name).replace(self.folder / "units" / f"{name}.damaged")
 
     def finished(self) -> set[UnitKey]:
         """The units that are done, found anew at each call so that a second process is noticed."""
-        units, self.damaged = read_units(self.folder)
-        return {unit.key for unit in units}
+        return {unit.key for unit in read_units(self.folder)[0]}
 
     def write(self, unit: Unit, timings: dict[str, float]) -> None:
         """Adds a finished unit.
 
         Raises:
-            RecordError: The disk is full or the folder cannot be written; nothing half-written stays.
+            RecordError: The disk is full, the folder cannot be written, or another run has taken it over; nothing
+                half-written stays.
         """
+        if read_manifest(self.folder).get("run_id") != self.manifest.get("run_id"):
+            raise RecordError(f"{self.folder} was overwritten by another run meanwhile; {unit.title} is not kept")
         about = {"title": unit.title, "key": asdict(unit.key), HEADLINE: _headline(unit), **unit.about}
         schema = COLUMNS.with_metadata({METADATA_KEY: json.dumps(about, sort_keys=True).encode()})
         columns = {name: [row.get(name) for row in unit.rows] for name in COLUMNS.names}
@@ -148,6 +161,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RecordError(f"{path} is damaged ({error}); start again with --overwrite") from None
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise RecordError(f"{path} was not written by this version of frozenprobe (schema {SCHEMA_VERSION})")
+    encoder = manifest.get("encoder")
+    if not (isinstance(manifest.get("identity"), dict) and isinstance(encoder, dict) and "name" in encoder):
+        raise RecordError(f"{path} is damaged (it does not say what was run); start again with --overwrite")
     return manifest
 
 
@@ -165,6 +181,8 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
             content = file.read_bytes()
         except FileNotFoundError:  # another process replaced the run meanwhile
             continue
+        except OSError:  # a folder, or not for us to read
+            content = b""
         if _content_id(content) != file.stem:
             damaged.append(file.name)
             continue
@@ -182,11 +200,13 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
 def read_timings(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of the timings file; one that a kill cut short is passed over."""
     path = folder / "timings.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:
-            yield json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("seconds"), dict) and "what" in entry:
+            yield entry
 
 
 def _headline(unit: Unit) -> list[dict[str, Any]]:
@@ -206,8 +226,35 @@ def _content_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _is_foreign(entry: Path) -> bool:
-    return not (entry.name.startswith(".writing-") or entry.name in ("units", "timings.jsonl"))
+def _require_ours(folder: Path, overwrite: bool) -> None:
+    """Refuses a folder that holds anything but a run of ours that may be dropped."""
+    held = (
+        [entry.name for entry in folder.iterdir() if not entry.name.startswith(".writing-")] if folder.exists() else []
+    )
+    if not held:
+        return
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError):
+        manifest = {}  # damaged; what else lies there decides
+    ours = isinstance(manifest, dict) and (
+        "schema_version" in manifest or (not manifest and set(held) <= {"manifest.json", "units", "timings.jsonl"})
+    )
+    if not ours:
+        raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")
+    if not overwrite:
+        raise RecordError(
+            f"{folder} has lost its manifest.json; choose another --out, or --overwrite to drop its units"
+        )
+
+
+@contextmanager
+def _in_one_line(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{folder} cannot be used for --out: {error.strerror or error}") from error
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:

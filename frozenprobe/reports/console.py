@@ -1,8 +1,12 @@
-"""Runs and comparisons as tables on the terminal."""
+"""Runs and comparisons as tables on the terminal.
+
+Names and paths may hold square brackets, so every console is made by `terminal`, which reads no markup.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -11,20 +15,23 @@ from rich.text import Text
 
 from frozenprobe.records.reading import Run
 from frozenprobe.reports.comparison import Comparison
-from frozenprobe.reports.summary import LABELS, Cell, scores_by_view, summarise, titles
+from frozenprobe.reports.summary import LABELS, Cell, SummaryRow, scores_by_view, summarise, titles
 
+STYLES = {"honest": "", "paper": "cyan"}  # of a protocol's scores; dim otherwise
 LEVEL_OF_DOUBT = 0.05  # a difference with a larger p is printed dim
+
+
+def terminal() -> Console:
+    """The terminal, or whatever the output goes to."""
+    return Console(markup=False)
 
 
 def print_run(run: Run, console: Console) -> None:
     """Prints the headline table of a run, its layers where there are several, its wall time and its warnings."""
     _print_headline(run, console)
     _print_views(run, console)
-    for unit in run.units:
-        if unit.about["subset"]:
-            console.print(f"{unit.title}: {unit.about['subset']}; not a {unit.key.suite} score", style="yellow")
-    for name in run.damaged:
-        console.print(f"{name} is damaged and left out", style="yellow")
+    for line in run.warnings():
+        console.print(line, style="yellow", soft_wrap=True, highlight=False)
     seconds = run.seconds()
     if seconds:
         console.print(f"{_times(seconds)}; records in {run.folder}", style="dim", soft_wrap=True, highlight=False)
@@ -94,29 +101,69 @@ def _p(value: float) -> str:
 
 
 def _print_headline(run: Run, console: Console) -> None:
-    columns, rows = titles(run), summarise(run)
-    suites = ", ".join(dict.fromkeys(unit.key.suite for unit in run.units)) or "no finished task"
-    encoder = run.manifest["encoder"]
+    """The paper's layout, tasks as columns, where that fits; else a line per task, for each pair form."""
+    rows = summarise(run)
+    forms = list(dict.fromkeys(row.pair_form for row in rows))
+    if _print_if_it_fits([_by_probe(run, rows, on_one_line) for on_one_line in (True, False)], console):
+        return
+    for form in forms:
+        chosen = [row for row in rows if row.pair_form == form]
+        title = f", {form}" if len(forms) > 1 else ""
+        tables = [_by_task(run, chosen, title, on_one_line) for on_one_line in (True, False)]
+        if not _print_if_it_fits(tables, console):
+            console.print(tables[-1])
+
+
+def _print_if_it_fits(tables: Sequence[Table], console: Console) -> bool:
+    """Prints the first table that is narrow enough."""
+    for table in tables:
+        if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
+            console.print(table)
+            return True
+    return False
+
+
+def _by_probe(run: Run, rows: Sequence[SummaryRow], on_one_line: bool) -> Table:
+    columns = titles(run)
     several_forms = len({row.pair_form for row in rows}) > 1
-    wide = console.width >= 26 + 11 * (len(columns) + 1)
-    table = Table(
-        title=f"{run.name} on {suites}, frozen: last layer, mean over tokens",
-        caption=f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
-        f"at most {run.manifest['settings']['probes']['max_train']} train rows; "
-        "honest: chosen inside train; paper: best on the reported split, so optimistic",
-        title_justify="left",
-        caption_justify="left",
-    )
+    table = _headline_table(run)
     table.add_column("probe", no_wrap=True)
     for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column(f"mean of {len(columns)}", justify="right", style="bold", no_wrap=True)
     for row in rows:
         label = row.label + (f" ({row.pair_form})" if several_forms else "")
-        cells = [_cell(row.cells.get(title), wide) for title in columns]
-        style = {"honest": "", "paper": "cyan"}.get(row.protocol, "dim")
-        table.add_row(label, *cells, _cell(row.mean, wide), style=style)
-    console.print(table)
+        cells = [_cell(row.cells.get(title), on_one_line) for title in columns]
+        table.add_row(label, *cells, _cell(row.mean, on_one_line), style=STYLES.get(row.protocol, "dim"))
+    return table
+
+
+def _by_task(run: Run, rows: Sequence[SummaryRow], form: str, on_one_line: bool) -> Table:
+    columns = titles(run)
+    table = _headline_table(run, form)
+    table.add_column("task", overflow="fold")
+    for row in rows:
+        style = STYLES.get(row.protocol, "dim")
+        table.add_column("\n".join(row.label.replace(",", "").split()), justify="right", style=style, overflow="fold")
+    for title in columns:
+        table.add_row(title, *[_cell(row.cells.get(title), on_one_line) for row in rows])
+    table.add_section()
+    table.add_row(f"mean of {len(columns)}", *[_cell(row.mean, on_one_line) for row in rows], style="bold")
+    return table
+
+
+def _headline_table(run: Run, form: str = "") -> Table:
+    suites = [unit.key.suite + (", subsets" if unit.about.get("subset") else "") for unit in run.units]
+    encoder = run.manifest["encoder"]
+    return Table(
+        title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, frozen: "
+        f"last layer, mean over tokens{form}",
+        caption=f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
+        f"at most {run.manifest['settings']['probes']['max_train']} train rows; "
+        "honest: chosen inside train; paper: best on the reported split, so optimistic",
+        title_justify="left",
+        caption_justify="left",
+    )
 
 
 def _print_views(run: Run, console: Console) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from frozenprobe.metrics import Metric
 
@@ -49,6 +49,25 @@ class Bootstrap:
         if not self.replicates:
             return np.empty((0, len(predictions)))
         return np.concatenate([metric.weighted(labels, predictions, weights) for weights in self.weights()])
+
+    def chosen(
+        self,
+        metric: Metric,
+        labels: Shaped[np.ndarray, " m"],
+        predictions: Shaped[np.ndarray, "g m"],
+        rows: Int[np.ndarray, " b"],
+    ) -> Float[np.ndarray, " b"]:
+        """The metric of one row of predictions in each resample, the row that `rows` names."""
+        values = np.empty(len(rows))
+        start = 0
+        for weights in self.weights() if len(rows) else ():
+            part = rows[start : start + len(weights)]
+            for row in np.unique(part):
+                among = part == row
+                found = metric.weighted(labels, predictions[row : row + 1], weights[among])
+                values[start : start + len(weights)][among] = found[:, 0]
+            start += len(weights)
+        return values
 
 
 def interval(replicates: Float[np.ndarray, " b"]) -> tuple[float, float]:

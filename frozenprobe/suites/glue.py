@@ -17,18 +17,28 @@ from typing import TYPE_CHECKING, Any
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
+from frozenprobe.engine.evaluate import (
+    HEADLINE_VIEW,
+    digests,
+    evaluate_task,
+    inputs_of,
+    train_rows,
+    unit_key,
+    unit_title,
+)
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.errors import DataError, RecordError, SettingsError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
-from frozenprobe.records.store import RunStore
+from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import GlueSettings, parse
+from frozenprobe.suites.given import given_encoder
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve
@@ -85,11 +95,14 @@ def run_glue(
         encoder = encoder or load_encoder(settings.encoder)
         views = _views(settings, encoder)
         check_padding(encoder)
-        store = RunStore(out, _manifest(settings, encoder), overwrite=overwrite)
+        manifest = _manifest(settings, encoder)
+        store = RunStore(out, manifest, overwrite=overwrite)
+        _require_same_rows(store, tasks, settings)
+        store.update(encoder=manifest["encoder"])  # it may have been given another name
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
         )
-        for line in _notes(settings.encoder.name or encoder.info.name, encoder, tasks):
+        for line in _notes(settings.encoder.name or encoder.info.name, encoder):
             reporter.note(line)
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         features = settings.features.model_copy(update={"tokens_per_batch": budget})
@@ -157,20 +170,23 @@ def evaluate_glue(
         overwrite: Drop what another run left in `out`.
         reporter: Told about progress; None is silent.
         **settings: Fields of `GlueSettings`, sections as dictionaries: `tasks="cola,rte"`,
-            `probes={"max_train": 1000}`, `encoder={"dtype": "bf16"}`.
+            `probes={"max_train": 1000}`, `encoder={"dtype": "bf16"}` (of a loaded encoder only its `name`).
 
     Returns:
-        One row per score: task, view, probe, protocol, hyper-parameters, metric, value and its 95% interval.
+        One row per score: task, view, probe, protocol, hyper-parameters, metric, value and its 95% interval. Its
+        `attrs["warnings"]` says what to know when reading them: truncation, collapse, subsets.
 
     Raises:
         FrozenprobeError: Wrong input, explained in one line.
     """
-    encoder = None if isinstance(ckpt, str | Path) else ckpt
-    name = str(ckpt) if encoder is None else encoder.info.name
-    checked = parse(GlueSettings, {**settings, "encoder": {**settings.get("encoder", {}), "ckpt": name}})
+    encoder, settings["encoder"] = given_encoder(ckpt, settings.get("encoder"))
+    checked = parse(GlueSettings, settings)
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
         folder = Path(out) if out is not None else Path(temporary) / "run"
-        return run_glue(checked, folder, encoder=encoder, overwrite=overwrite, reporter=reporter).scores()
+        run = run_glue(checked, folder, encoder=encoder, overwrite=overwrite, reporter=reporter)
+        frame = run.scores()
+    frame.attrs["warnings"] = run.warnings()
+    return frame
 
 
 def load_tasks(settings: GlueSettings) -> list[TaskData]:
@@ -178,13 +194,42 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
 
     Raises:
         DataError: A task is unknown, missing, damaged, unlabelled or has one class only.
+        SettingsError: Tasks of several suites are asked for at once.
     """
-    tasks = [load_custom(file) for file in settings.task_files]
-    if settings.task_files and settings.tasks is None:
-        return tasks
-    for spec in resolve(settings.tasks, settings.suite):
-        tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
+    if settings.task_files:
+        if settings.tasks is not None:
+            raise SettingsError("--task-files and --tasks are of two suites, and a mean has one: run them apart")
+        tasks = [load_custom(file) for file in settings.task_files]
+    else:
+        specs = resolve(settings.tasks, settings.suite)
+        tasks = [load(spec, data_dir=settings.data_dir, revision=settings.data_revision) for spec in specs]
+    for names in ([data.spec.name for data in tasks], [data.spec.title for data in tasks]):
+        if doubled := next((name for name in names if names.count(name) > 1), None):
+            raise DataError(f"two tasks are called {doubled!r}; give each its own name and title")
+    for data in tasks:
+        labels = train_rows(data.train, settings.probes).labels
+        if (labels == labels[0]).all():
+            raise DataError(
+                f"{unit_title(data)}: the {len(labels):,} train rows used have one label; raise --max-train"
+            )
     return tasks
+
+
+def _require_same_rows(store: RunStore, tasks: Sequence[TaskData], settings: GlueSettings) -> None:
+    """Refuses to go on where a finished task was scored on other rows than those that are there now.
+
+    Raises:
+        RecordError: The data has changed.
+    """
+    known = {unit.key: unit for unit in read_units(store.folder)[0]}
+    for data, form in _units(tasks, settings):
+        unit = known.get(unit_key(data, form))
+        found = digests([train_rows(data.train, settings.probes), *data.evaluations])
+        if unit is not None and unit.about["digests"] != found:
+            raise RecordError(
+                f"{store.folder} holds {unit.title} scored on other rows than its data has now; choose another --out "
+                "or --overwrite"
+            )
 
 
 def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
@@ -209,9 +254,7 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     return {
         "identity": {
             "fingerprint": fingerprint,
-            "encoder": {
-                name: chosen["encoder"][name] for name in ("dtype", "max_length", "attn", "random_init", "init_seed")
-            },
+            "encoder": {name: getattr(encoder.info, name) for name in ("dtype", "max_length", "attention")},
             "features": {name: chosen["features"][name] for name in ("layers", "poolings")},
             "probes": chosen["probes"],
             "suite": chosen["suite"],
@@ -227,16 +270,14 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
+def _notes(name: str, encoder: Encoder) -> list[str]:
     """What a reader of the scores should know before the first of them."""
     info = encoder.info
     lines = [
         f"{name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
         f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}"
     ]
-    lines += [f"{name}: {note}" for note in info.notes]
-    lines += [f"{unit_title(data)}: {data.subset}; not a {data.spec.suite} score" for data in tasks if data.subset]
-    return lines
+    return lines + [f"{name}: {note}" for note in info.notes]
 
 
 def _thin(inputs: Inputs, rows: int) -> Inputs:

@@ -33,7 +33,7 @@ SUITE = "custom"
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews")
 REGRESSION_METRICS = ("pearson", "spearman")
 
-_Word = Annotated[str, Field(min_length=1)]
+_Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
 
 class CustomTask(BaseModel):
@@ -115,7 +115,7 @@ def _read_description(path: Path) -> CustomTask:
         description = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise DataError(f"{path}: not a valid TOML file: {error}") from error
     try:
         return CustomTask.model_validate(description)

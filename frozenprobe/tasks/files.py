@@ -65,13 +65,13 @@ def _from_delimited(path: Path, columns: Sequence[str]) -> Columns:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     quoted = path.suffix == ".csv"
-    with path.open(encoding="utf-8-sig") as file:
-        header = pa.csv.read_csv(
-            pa.BufferReader(file.readline().encode()), parse_options=_parse_options(quoted)
-        ).column_names
+    # One block, so that no row is too long for one; a header may hold a quoted line break.
+    block = pa.csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))
+    header = pa.csv.read_csv(path, read_options=block, parse_options=_parse_options(quoted)).column_names
     _require(path, columns, header)
     table = pa.csv.read_csv(
         path,
+        read_options=block,
         parse_options=_parse_options(quoted),
         # Everything stays text: an empty cell is an empty string, and "null" is a word.
         convert_options=pa.csv.ConvertOptions(
@@ -99,7 +99,7 @@ def _from_json(path: Path, columns: Sequence[str]) -> Columns:
     if text.lstrip().startswith("["):
         try:
             rows = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not valid JSON: {_first_line(error)}") from error
     else:
         rows = []
@@ -108,7 +108,7 @@ def _from_json(path: Path, columns: Sequence[str]) -> Columns:
             if line.strip():
                 try:
                     rows.append(json.loads(line))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise DataError(f"{path}: line {number} is not valid JSON: {_first_line(error)}") from error
     result: Columns = {column: [] for column in columns}
     for index, row in enumerate(rows):

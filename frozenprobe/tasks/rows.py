@@ -116,7 +116,7 @@ def _values(raw: Sequence[Any], label_range: tuple[float, float] | None, where: 
     for row, value in enumerate(raw):
         try:
             values[row] = math.nan if value is None or value == "" else float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{where}: row {row}: {value!r} is not a number") from error
     # -1 marks an unlabelled row only where it cannot be a value of the task.
     refuse_unlabelled((np.isnan(values) | ((values == UNLABELLED) & (low > UNLABELLED))).tolist(), where)

@@ -164,7 +164,13 @@ def test_only_the_last_layer_where_blocks_are_not_found():
 
 def test_fingerprint_follows_step_or_weights():
     model, tokenizer = tiny.make("bert")
-    assert ModuleEncoder(model, tokenizer, name="run", step=7).fingerprint() == "run step 7"
+    at_step = ModuleEncoder(model, tokenizer, name="run", step=7)
+    before = at_step.fingerprint()
+    assert before.startswith("run ")
+    assert before.endswith(" step 7")
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight *= 1.01
+    assert at_step.fingerprint() != before  # another model under the same name and step is told apart
     encoder = ModuleEncoder(model, tokenizer, name="run")
     before = encoder.fingerprint()
     with torch.no_grad():

@@ -96,9 +96,62 @@ def test_a_damaged_unit_is_named_and_left_out(tmp_path, damage):
     (file,) = tmp_path.glob("units/*.parquet")
     store.write(make_unit("rte"), {})
     file.write_bytes(damage(file.read_bytes()))
-    assert store.finished() == {UnitKey("GLUE", "rte", "single")}
-    assert store.damaged == [file.name]
     assert read_run(tmp_path).damaged == [file.name]
+    again = RunStore(tmp_path, manifest())
+    assert again.finished() == {UnitKey("GLUE", "rte", "single")}
+    assert again.damaged == [file.name]
+    # It is set aside, so that it is told of once.
+    assert (tmp_path / "units" / f"{file.name}.damaged").exists()
+    assert read_run(tmp_path).damaged == RunStore(tmp_path, manifest()).damaged == []
+
+
+def test_a_unit_that_cannot_be_read_is_damaged(tmp_path):
+    RunStore(tmp_path, manifest())
+    (tmp_path / "units" / "0000.parquet").mkdir(parents=True)
+    assert read_run(tmp_path).damaged == ["0000.parquet"]
+    assert RunStore(tmp_path, manifest()).damaged == ["0000.parquet"]
+
+
+def test_units_without_a_manifest_are_dropped_only_when_asked(tmp_path):
+    RunStore(tmp_path, manifest()).write(make_unit(), {})
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(RecordError, match="has lost its manifest"):
+        RunStore(tmp_path, manifest())
+    assert len(list(tmp_path.glob("units/*.parquet"))) == 1
+    assert RunStore(tmp_path, manifest(), overwrite=True).finished() == set()
+
+
+def test_somebody_elses_manifest_is_never_overwritten(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "my web app"}')
+    (tmp_path / "units").mkdir()
+    (tmp_path / "units" / "mine.parquet").write_text("precious")
+    with pytest.raises(RecordError, match="holds other files"):
+        RunStore(tmp_path, manifest(), overwrite=True)
+    assert (tmp_path / "units" / "mine.parquet").read_text() == "precious"
+
+
+def test_a_run_that_was_overwritten_meanwhile_writes_nothing(tmp_path):
+    slow = RunStore(tmp_path, manifest())
+    other = RunStore(tmp_path, manifest(fingerprint="g"), overwrite=True)
+    with pytest.raises(RecordError, match="overwritten by another run"):
+        slow.write(make_unit(), {})
+    assert other.finished() == set()
+
+
+@pytest.mark.parametrize("line", ["12", "[]", "{}", '{"what": "rte", "seconds": 3}', "\udcff"])
+def test_odd_lines_in_the_timings_are_passed_over(tmp_path, line):
+    RunStore(tmp_path, manifest()).write(make_unit(), {"forward": 1.0})
+    with open(tmp_path / "timings.jsonl", "a", errors="surrogateescape") as file:
+        file.write(f"{line}\n")
+    assert read_run(tmp_path).seconds() == {"forward": 1.0}
+
+
+def test_a_folder_below_a_file_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"cannot be used for --out|cannot write"):
+        RunStore(tmp_path / "file" / "run", manifest())
+    with pytest.raises(RecordError):
+        RunStore(tmp_path / ("x" * 300), manifest())
 
 
 def test_a_line_cut_short_in_the_timings_is_passed_over(tmp_path):
@@ -150,7 +203,9 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"schema_version": 99})])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", json.dumps({"schema_version": 99}), json.dumps({"schema_version": 1, "identity": []})]
+)
 def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(RecordError) as error:

@@ -4,7 +4,8 @@ import pytest
 
 import frozenprobe
 
-# Plain transformers, masked mean, 512 tokens, scikit-learn ridge over 13 lambdas, best on the validation split.
+# Plain transformers, masked mean, 512 tokens, scikit-learn ridge over 13 lambdas, best on the validation split. The same source
+# has .2885 for kNN on STS-B, which scikit-learn's brute force does not give on these features (it gives .2854, as we do).
 REFERENCE = {("cola", "ridge"): 0.1115, ("cola", "knn"): 0.0584, ("stsb", "ridge"): 0.4810}
 
 
