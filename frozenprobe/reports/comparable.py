@@ -98,25 +98,22 @@ def left_out(runs: Sequence[Run], labels: Sequence[str], answers: Sequence[Answe
 
 
 def _check_protocol(first: Run, other: Run, first_label: str, label: str, settings: CompareSettings) -> None:
+    ours, theirs = _protocol(first, settings.probe), _protocol(other, settings.probe)
     differences = [
-        f"{name} {ours} and {theirs}"
-        for name in ("max_train", "seed", *_section(first, settings.probe), *_section(other, settings.probe))
-        if (ours := _protocol(first, settings.probe).get(name))
-        != (theirs := _protocol(other, settings.probe).get(name))
+        f"{name} {ours.get(name)} and {theirs.get(name)}"
+        for name in dict.fromkeys([*ours, *theirs])
+        if ours.get(name) != theirs.get(name)
     ]
     if differences:
-        found = ", ".join(dict.fromkeys(differences))
+        found = ", ".join(differences)
         raise ComparisonError(f"{first_label} and {label} were probed under different protocols: {found}")
 
 
 def _protocol(run: Run, probe: str) -> dict[str, Any]:
+    """The settings that decide a probe's answers."""
     probes = run.manifest["identity"].get("probes", {})
-    return {**{name: probes.get(name) for name in ("max_train", "seed")}, **_section(run, probe)}
-
-
-def _section(run: Run, probe: str) -> dict[str, Any]:
-    section = run.manifest["identity"].get("probes", {}).get(probe, {})
-    return {name: value for name, value in section.items() if name not in HARMLESS}
+    common = {name: probes.get(name) for name in ("max_train", "seed")}
+    return common | {name: value for name, value in probes.get(probe, {}).items() if name not in HARMLESS}
 
 
 def _by_task(run: Run) -> dict[tuple[str, str], dict[str, Unit]]:

@@ -6,7 +6,7 @@ All scores are percent. A figure that has nothing to show is left out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ import numpy as np
 from frozenprobe.records.reading import Run
 from frozenprobe.records.schema import Unit
 from frozenprobe.reports.leaderboard import Leaderboard
+from frozenprobe.reports.naming import once
 from frozenprobe.reports.rows import Row
 from frozenprobe.reports.summary import place, scores_by_view
 from frozenprobe.reports.svg import Axis, Plot, Point, linear_axis, log_axis, named_axis
@@ -35,6 +36,14 @@ class Figure:
     title: str
     caption: str
     plots: dict[str, str]
+
+
+def best_first(runs: Sequence[Run], leaderboard: Leaderboard) -> list[Run]:
+    """Runs, each once, in the order of a leaderboard, so that the best ones have the colours."""
+    rank: dict[str, int] = {}
+    for row in leaderboard.rows:
+        rank.setdefault(row.run, len(rank))
+    return sorted(once(runs), key=lambda run: rank.get(str(run.folder), len(rank)))
 
 
 def figures(runs: Sequence[Run], labels: Sequence[str], leaderboard: Leaderboard) -> list[Figure]:
@@ -157,23 +166,29 @@ def _layers(runs: Sequence[Run], held: Sequence[list[Unit]], labels: Sequence[st
                 curves[pooling].setdefault(i, {})[layer] = float(np.mean(values))
     plots = {}
     for pooling, by_run in curves.items():
-        placed = {}
+        placed, names, ends = {}, {}, []
         for i, by_layer in by_run.items():
             deepest = runs[i].manifest["encoder"].get("layers", 0)
-            last = deepest + 1 if str(deepest) in by_layer else deepest
-            placed[i] = {last if layer == "last" else int(layer): value for layer, value in by_layer.items()}
+            beside = str(deepest) in by_layer  # the last block is shown too
+            last = float(deepest + beside)
+            placed[i] = sorted(
+                (last if layer == "last" else float(layer), value, layer) for layer, value in by_layer.items()
+            )
+            names |= {float(layer): layer for layer in by_layer if layer != "last"}
+            ends.append(last)
+        names = dict.fromkeys(ends, "last") | names  # a block's number goes before "last" of a shallower encoder
         placed = {i: curve for i, curve in placed.items() if len(curve) > 1}
         if not placed:
             continue
-        names = {float(layer): str(layer) for curve in placed.values() for layer in curve}
-        x = named_axis(names, "layer (0: embeddings, right end: last)")
-        plot = Plot(f"{pooling} pooling", x, _score_axis(curve.values() for curve in placed.values()))
+        x = named_axis(names, "layer (0: embeddings)")
+        y = linear_axis([value for curve in placed.values() for _, value, _ in curve], "score (%)")
+        plot = Plot(f"{pooling} pooling", x, y)
         for i, curve in placed.items():
-            plot.line(sorted(curve.items()), i)
-            for layer, value in curve.items():
-                plot.point((layer, value), f"{labels[i]}, layer {layer}: {value:.1f}", i)
+            plot.line([(at, value) for at, value, _ in curve], i)
+            for at, value, layer in curve:
+                plot.point((at, value), f"{labels[i]}, layer {layer}: {value:.1f}", i)
         plots[pooling] = plot.svg()
-    caption = "Linear, honest, mean over the tasks of the run. A diagnostic: the best layer here is no score, since it was not chosen inside train."
+    caption = "Linear, honest, mean over the tasks of the run; last is what the model returns, after its final norm if it has one. A diagnostic: the best layer here is no score, since it was not chosen inside train."
     return Figure("layers", "By layer (diagnostic)", caption, plots)
 
 
@@ -274,7 +289,3 @@ def _by_size(rows: list[dict]) -> dict[float, list[float]]:
 
 def _draws(values: Sequence[float]) -> str:
     return "one draw" if len(values) == 1 else f"{len(values)} draws"
-
-
-def _score_axis(curves: Iterable[Iterable[float]]) -> Axis:
-    return linear_axis([value for curve in curves for value in curve], "score (%)")

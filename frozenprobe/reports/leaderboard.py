@@ -18,7 +18,7 @@ from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.boards import TITLES, Board, board_of
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.reports.naming import once
-from frozenprobe.reports.published import flag, published_rows
+from frozenprobe.reports.paper_tables import flag, published_rows
 from frozenprobe.reports.rows import Row, add_costs, read_costs, run_rows
 from frozenprobe.reports.summary import place
 

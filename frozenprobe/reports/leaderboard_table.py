@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from frozenprobe.reports.leaderboard import Leaderboard
-from frozenprobe.reports.published import flag
+from frozenprobe.reports.paper_tables import flag
 from frozenprobe.reports.rows import Row
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 
@@ -18,14 +17,13 @@ import pandas as pd
 
 from frozenprobe.errors import RecordError
 from frozenprobe.records.reading import Run
-from frozenprobe.reports.figures import Figure, figures
+from frozenprobe.reports.figures import Figure, best_first, figures
 from frozenprobe.reports.leaderboard import Leaderboard, leaderboard_of
 from frozenprobe.reports.naming import labels as labels_of
-from frozenprobe.reports.naming import once
 from frozenprobe.reports.rows import Row
+from frozenprobe.reports.themes import COLOURED, page_style, template
 from frozenprobe.statistics.bootstrap import mean_interval
 
-COLOURED = 8  # runs that have a colour of their own, and are shown at first
 ABOUT = {
     "method": "method",
     "protocol": "protocol",
@@ -67,7 +65,7 @@ def make_page(
     suites = list(dict.fromkeys(unit.key.suite for run in runs for unit in run.units))
     if not suites:
         raise RecordError("there is nothing to report: no run has a finished task")
-    runs = _best_first(once(runs), suites[0])
+    runs = best_first(runs, leaderboard_of(runs, suite=suites[0]))
     labels = labels_of(runs)
     sections, notes = [], []
     for number, suite in enumerate(suites):
@@ -76,26 +74,15 @@ def make_page(
         notes += [note for note in leaderboard.notes if note not in notes]
         sections.append(_suite(number, leaderboard, figures(runs, labels, leaderboard), runs, labels))
     summary = f"{len(runs)} runs, {sum(len(run.units) for run in runs)} finished tasks; suites: {', '.join(suites)}."
-    return Template(_template("report.html")).substitute(
+    return Template(template("report.html")).substitute(
         title=escape(title),
-        style=_template("report.css") + _template("plot.css"),
+        style=page_style(),
         summary=escape(summary),
         legend="\n".join(_chip(i, label) for i, label in enumerate(labels)),
         notes="".join(f'<p class="note">{escape(note)}</p>' for note in notes),
         suites="\n".join(sections),
-        script=_template("report.js"),
+        script=template("report.js"),
     )
-
-
-def _template(name: str) -> str:
-    return (files("frozenprobe.reports") / "templates" / name).read_text()
-
-
-def _best_first(runs: Sequence[Run], suite: str) -> list[Run]:
-    """Runs in the order of the first leaderboard, so that the best ones have the colours."""
-    order = [row.run for row in leaderboard_of(runs, suite=suite).rows]
-    folders = {folder: i for i, folder in reversed(list(enumerate(order)))}
-    return sorted(runs, key=lambda run: folders.get(str(run.folder), len(order)))
 
 
 def _chip(i: int, label: str) -> str:

@@ -1,4 +1,4 @@
-"""`frozenprobe report` as a person runs it."""
+"""`frozenprobe report` and `frozenprobe plot` as a person runs them."""
 
 import pytest
 
@@ -6,10 +6,14 @@ from frozenprobe.cli.main import main
 from tests.reports.runs import glue_run
 
 
-def report(*argv):
+def run(command, *argv):
     with pytest.raises(SystemExit) as exit_:
-        main(["report", *map(str, argv)])
+        main([command, *map(str, argv)])
     return exit_.value.code
+
+
+def report(*argv):
+    return run("report", *argv)
 
 
 def test_a_page_is_written(tmp_path, capsys):
@@ -22,13 +26,24 @@ def test_a_page_is_written(tmp_path, capsys):
 
 
 def test_wrong_input_is_one_line_and_exit_2(tmp_path, capsys):
-    run = glue_run(tmp_path / "a", 0.5, ["rte"])
+    folder = glue_run(tmp_path / "a", 0.5, ["rte"])
     for argv, message in (
         ([tmp_path / "nothing", "--html", tmp_path / "x.html"], "is not a run"),
-        ([run, "--html", "/proc/none/x.html"], "cannot write /proc/none/x.html"),
-        ([run, "--html", tmp_path / "x.html", "--costs", tmp_path / "none.toml"], "none.toml"),
-        ([run], "--html"),
+        ([folder, "--html", "/proc/none/x.html"], "cannot write /proc/none/x.html"),
+        ([folder, "--html", tmp_path / "x.html", "--costs", tmp_path / "none.toml"], "none.toml"),
+        ([folder], "--html"),
     ):
         assert report(*argv) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "x.html").exists()
+
+
+def test_plots_are_files_in_the_theme_asked_for(tmp_path, capsys):
+    folder = glue_run(tmp_path / "a", 0.5, ["rte"])
+    assert run("plot", folder, "--out", tmp_path / "plots", "--theme", "dark") == 0
+    files = list((tmp_path / "plots").iterdir())
+    assert f"{len(files)} plots" in capsys.readouterr().out
+    assert all("#14171b" not in file.read_text() and "#62b0ff" in file.read_text() for file in files)
+    assert run("plot", folder, "--out", "/proc/none") == 2
+    assert run("plot", folder, "--out", tmp_path, "--suite", "mine") == 2
+    assert "unknown suite" in capsys.readouterr().err

@@ -33,4 +33,4 @@ def test_a_command_of_the_page_runs(command, folder, monkeypatch):
 
 
 def test_the_page_names_every_command():
-    assert {command.split()[0] for command in COMMANDS} == {"compare", "leaderboard", "report"}
+    assert {command.split()[0] for command in COMMANDS} == {"compare", "leaderboard", "report", "plot"}

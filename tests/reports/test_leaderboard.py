@@ -10,7 +10,7 @@ from frozenprobe.errors import ComparisonError, RecordError, SettingsError
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.boards import BOARDS, CATEGORIES
 from frozenprobe.reports.leaderboard import make_leaderboard, read_leaderboard, write_leaderboard
-from frozenprobe.reports.published import TABLES, read_table
+from frozenprobe.reports.paper_tables import TABLES, read_table
 from tests.reports.runs import TITLES, glue_run, make_run, make_unit
 
 GLUE_COLUMNS = [

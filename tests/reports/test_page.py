@@ -3,14 +3,15 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
-from importlib.resources import files
 
 import pytest
 
 from frozenprobe.errors import RecordError
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.page import make_page
+from frozenprobe.reports.themes import THEMES
 from tests.reports.runs import glue_run, make_run, make_unit
+from tests.reports.svg_boxes import boxes
 
 
 class Reader(HTMLParser):
@@ -78,17 +79,6 @@ def test_the_page_needs_nothing_from_outside(page):
     assert 'name="viewport"' in page
 
 
-def themes():
-    """The colours of the light theme, then of the dark one."""
-    templates = files("frozenprobe.reports") / "templates"
-    for theme in range(2):
-        colours = {}
-        for name in ("report.css", "plot.css"):
-            parts = (templates / name).read_text().split("prefers-color-scheme: dark")
-            colours |= dict(re.findall(r"--([\w-]+): (#\w{6})", parts[theme]))
-        yield colours
-
-
 def contrast(one, other):
     """The contrast ratio of WCAG 2.1."""
 
@@ -101,9 +91,10 @@ def contrast(one, other):
     return (lighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("colours", themes(), ids=["light", "dark"])
-def test_text_and_lines_stand_out_from_their_background(colours):
-    for text in ("ink", "dim", "link", "text"):
+@pytest.mark.parametrize("theme", THEMES)
+def test_text_and_lines_stand_out_from_their_background(theme):
+    colours = THEMES[theme]
+    for text in ("ink", "dim"):
         assert contrast(colours[text], colours["back"]) >= 4.5
         assert contrast(colours[text], colours["panel"]) >= 4.5
     for line in [f"c{i}" for i in range(8)] + ["other"]:
@@ -130,7 +121,9 @@ def test_every_plot_is_well_formed_and_named(page):
         len(plots) == 2 * 9 + 2 + 1 + 8 + 8
     )  # cost (two methods, mean and tasks), honest-paper, layers, lambda, sizes
     for plot in plots:
-        assert ElementTree.fromstring(plot).get("aria-label")
+        root = ElementTree.fromstring(plot)
+        assert root.get("aria-label")
+        assert all(left >= 0 and right <= 340 for left, right, _ in boxes(root, ""))
 
 
 def test_the_table_holds_the_records_numbers(page, runs):
@@ -164,6 +157,18 @@ def test_sizes_are_means_over_draws_with_their_range(page):
     assert "10 rows" in plot
     assert "2 draws" in plot
     assert "100 rows" in plot
+
+
+def test_layers_are_means_over_tasks_and_the_last_is_named(page, runs):
+    plot = next(plot for plot in re.findall(r"<svg.*?</svg>", page) if 'aria-label="mean pooling"' in plot)
+    by_task = {
+        row["task"]: 100 * row["value"]
+        for row in runs[2].rows("score")
+        if (row["probe"], row["protocol"], row["layer"], row["n"]) == ("ridge", "honest", "1", 100)
+    }
+    assert len(by_task) == 8
+    assert f"m2, layer 1: {sum(by_task.values()) / 8:.1f}" in plot
+    assert re.findall(r'class="tick">(\w+)<', plot) == ["0", "1", "last"]
 
 
 def test_diagnostics_are_those_recorded(page):

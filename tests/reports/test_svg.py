@@ -6,20 +6,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from frozenprobe.reports.svg import CHARACTER, Plot, linear_axis, log_axis, named_axis
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def boxes(root, style):
-    """Estimated (left, right, y) of every text of a class that is not turned."""
-    found = []
-    for text in root.iter(f"{SVG}text"):
-        if style in text.get("class") and not text.get("transform"):
-            x, y, width = float(text.get("x")), float(text.get("y")), CHARACTER * len(text.text)
-            left = x - width if "end" in text.get("class") else x - width / 2
-            found.append((left, left + width, y))
-    return found
+from frozenprobe.reports.svg import Plot, linear_axis, log_axis, named_axis
+from tests.reports.svg_boxes import SVG, boxes
 
 
 @pytest.mark.parametrize(
