@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from frozenprobe.errors import FrozenprobeError
 
-# Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
+# Each command is a module of this folder.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
     "show": "print finished runs again, from their records",
@@ -20,32 +21,48 @@ COMMANDS = {
 }
 
 
+DESCRIPTION = "Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes."
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
+    run_program("frozenprobe", DESCRIPTION, "frozenprobe.cli", COMMANDS, argv)
+
+
+def run_program(
+    name: str, description: str, package: str, commands: Mapping[str, str], argv: Sequence[str] | None = None
+) -> NoReturn:
+    """Runs a command of a program and exits with its code.
+
+    Args:
+        name: The program's.
+        description: What it is for.
+        package: Holds one module for each command, with `add_arguments(parser)` and `run(arguments)`; only the one in
+            use is imported.
+        commands: Their names, and what each is for.
+        argv: What was typed behind the program's name.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    parser = argparse.ArgumentParser(
-        prog="frozenprobe",
-        description="Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes.",
-    )
+    parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chosen = next((word for word in argv if word in COMMANDS), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name == chosen:
-            import_module(f"frozenprobe.cli.{name}").add_arguments(command)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((word for word in argv if word in commands), None)
+    for command, summary in commands.items():
+        subparser = subparsers.add_parser(command, help=summary, description=summary, allow_abbrev=False)
+        if command == chosen:
+            import_module(f"{package}.{command}").add_arguments(subparser)
     arguments = parser.parse_args(_join_negative_values(argv))
     if arguments.version:
         from importlib.metadata import version
 
-        print(f"frozenprobe {version('frozenprobe')}")
+        print(f"{name} {version('frozenprobe')}")
         raise SystemExit(0)
     if arguments.command is None:
         parser.print_help()
         raise SystemExit(0)
-    raise SystemExit(_run(arguments))
+    raise SystemExit(_run(name, package, arguments))
 
 
 def _join_negative_values(argv: Sequence[str]) -> list[str]:
@@ -59,18 +76,18 @@ def _join_negative_values(argv: Sequence[str]) -> list[str]:
     return joined
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(name: str, package: str, arguments: argparse.Namespace) -> int:
     """Runs the chosen command; wrong input becomes one line, an interruption another."""
     started = time.perf_counter()
     try:
-        module = import_module(f"frozenprobe.cli.{arguments.command}")
+        module = import_module(f"{package}.{arguments.command}")
         arguments.started = started
         module.run(arguments)
     except FrozenprobeError as error:
-        print(f"frozenprobe: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("frozenprobe: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
+        print(f"{name}: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
