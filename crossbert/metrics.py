@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import sys
@@ -53,7 +54,9 @@ class _Hosted:
 
     def __init__(self, package: str, run: Path, settings: Row) -> None:
         module = import_module(package)
-        more = {"dir": str(run), "id": run.name} if package == "wandb" else {}
+        # The same folder is the same run, also when it goes on.
+        place = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12]
+        more = {"dir": str(run), "id": f"{run.name}-{place}"} if package == "wandb" else {}
         self._run = module.init(project="crossbert", name=run.name, config=settings, resume="allow", **more)
         self._module = module
 

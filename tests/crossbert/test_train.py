@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from crossbert.checkpoint import checkpoints
 from crossbert.metrics import read_metrics
 from crossbert.model import build_model
-from crossbert.optimiser import build_optimiser, learning_rate
-from crossbert.settings import OptimiserSettings
+from crossbert.optimiser import Guard, build_optimiser, learning_rate
+from crossbert.settings import GuardSettings, OptimiserSettings
 from crossbert.train import TrainingError, train
 from frozenprobe.errors import DataError, RecordError, SettingsError
 
@@ -115,10 +115,10 @@ def test_two_ranks_under_fsdp_equal_one_and_one_goes_on_where_two_were_killed(wh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_two_ranks_of_plain_data_parallelism_with_two_pieces_each_equal_one(objective, tiny, processes, tmp_path):
+@pytest.mark.parametrize(("parallel", "objective"), [("ddp", "crossbert"), ("ddp", "electra"), ("fsdp", "bert")])
+def test_two_ranks_with_two_pieces_each_equal_one(parallel, objective, tiny, processes, tmp_path):
     train(tiny(f"model.objective={objective}"), tmp_path / "one")
-    options = (f"model.objective={objective}", "system.parallel=ddp", "system.accumulation=2")
+    options = (f"model.objective={objective}", f"system.parallel={parallel}", "system.accumulation=2")
     assert processes(tmp_path / "two", *options, ranks=2) == [0, 0]
     assert_same_run(tmp_path / "two", tmp_path / "one", tolerance=1e-5)
 
@@ -213,6 +213,22 @@ def test_a_bad_step_stops_the_run_where_that_is_asked_for(tiny, tmp_path):
     with pytest.raises(TrainingError, match=r"step 6: the gradient's norm is .*the last good checkpoint is .*step-4"):
         train(settings, tmp_path / "run", callbacks=[poison(at=5)])
     train(settings, tmp_path / "run")  # goes on from there
+
+
+def test_a_spike_is_a_loss_far_above_its_running_mean():
+    settings = GuardSettings(spike=1.5, patience=5)
+    guard = Guard()
+    assert guard.judge(90.0, 1.0, settings) is None  # nothing to compare it with yet
+    for _ in range(400):
+        assert guard.judge(2.0, 1.0, settings) is None
+    assert guard.mean == pytest.approx(2.0, abs=0.05)
+    assert "1.6 times its running mean" in guard.judge(3.2, 1.0, settings)
+    again = Guard()
+    again.restore(guard.as_tensor())
+    assert again == guard == Guard(mean=guard.mean, accepted=401, skipped=1, in_a_row=1)
+    assert again.judge(2.9, 1.0, settings) is None
+    assert again.in_a_row == 0
+    assert "loss is nan" in again.judge(float("nan"), 1.0, settings)
 
 
 def test_weights_that_are_lost_end_the_run(tiny, tmp_path):
