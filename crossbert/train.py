@@ -163,8 +163,6 @@ class _Run:
         self._parallel: Parallel = parallelise(model, settings.system, here)
         self._optimiser = build_optimiser(model, settings.optimiser)
         self._guard = Guard()
-        self._counters = self._guard.as_tensor()
-        self._state = training_state(model, self._optimiser, self._counters)
 
         def batches(sequences: Any, order: Callable, seed: int) -> BatchMaker:
             return BatchMaker(
@@ -202,8 +200,9 @@ class _Run:
         first = 0
         if finished := checkpoints(self._out):
             first = step_of(finished[-1])
-            load_state(finished[-1], self._state, here)
-            self._guard.restore(self._counters)
+            counters = self._guard.as_tensor()
+            load_state(finished[-1], training_state(self._model, self._optimiser, counters), here)
+            self._guard.restore(counters)
             self._display.note(f"going on from step {first:,}")
         log = None
         if here.first:
@@ -229,8 +228,8 @@ class _Run:
                             log.write(step, losses)
                         self._display.note(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in losses.items()))
                     if _due(step, settings.system.checkpoint_every) or last:
-                        self._counters.copy_(self._guard.as_tensor())
-                        self._checkpoints.save(step, self._state)
+                        counters = self._guard.as_tensor()
+                        self._checkpoints.save(step, training_state(self._model, self._optimiser, counters))
                     for callback in self._callbacks:
                         callback(step, self._model, self._tokenizer)
                         self._model.train()

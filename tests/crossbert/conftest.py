@@ -39,12 +39,12 @@ checkpoint_every = 10
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory) -> Path:
-    """Prepared built-in text with a vocabulary of 400."""
+    """Prepared built-in text with a vocabulary that two ranks cannot share evenly."""
     from crossbert.prepare import prepare
     from crossbert.settings import PrepareSettings
 
     out = tmp_path_factory.mktemp("prepared") / "builtin"
-    prepare(PrepareSettings(builtin=150, train_tokenizer=400, validation_share=0.1), out)
+    prepare(PrepareSettings(builtin=150, train_tokenizer=401, validation_share=0.1), out)
     return out
 
 

@@ -70,7 +70,7 @@ def test_help_needs_no_torch():
 @pytest.mark.parametrize("recipe", ["smoke", "nano", "small", "paper-crossbert", "paper-bert", "paper-electra"])
 def test_every_recipe_is_valid(recipe, tiny_data):
     settings = read_recipe(recipe, [f"data.folder={tiny_data}"])
-    assert settings.model.vocabulary == 400
+    assert settings.model.vocabulary == 401
     assert settings.optimiser.warmup_steps < settings.steps
 
 

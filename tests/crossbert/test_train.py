@@ -73,7 +73,7 @@ def test_a_run_learns_and_leaves_what_it_promises(whole, tiny):
     }
     config = json.loads((last / "config.json").read_text())
     assert config["step"] == 20
-    assert config["model"]["vocabulary"] == 400  # the data's
+    assert config["model"]["vocabulary"] == 401  # the data's
     model = build_model(tiny().model)
     model.load_state_dict(load_file(last / "model.safetensors"))
 
@@ -249,7 +249,7 @@ def test_callbacks_get_step_model_and_tokenizer(tiny, tmp_path):
         seen.append((step, type(model).__name__, len(tokenizer)))
 
     train(tiny(), tmp_path / "run", callbacks=[look])
-    assert seen == [(step, "CrossBert", 400) for step in range(1, 21)]
+    assert seen == [(step, "CrossBert", 401) for step in range(1, 21)]
 
 
 def test_held_out_sets_have_their_own_loss(tiny, tiny_data, tmp_path):
@@ -311,7 +311,7 @@ def test_norms_do_not_decay_and_matrices_do(tiny):
 def test_settings_that_do_not_fit_are_one_line(tiny, tmp_path):
     with pytest.raises(SettingsError, match=r"warmup_steps \(20\) must be below steps \(20\)"):
         tiny("optimiser.warmup_steps=20")
-    with pytest.raises(SettingsError, match=r"model.vocabulary \(100\) is below the 400 ids"):
+    with pytest.raises(SettingsError, match=r"model.vocabulary \(100\) is below the 401 ids"):
         train(tiny("model.vocabulary=100"), tmp_path / "a")
     with pytest.raises(SettingsError, match="device"):
         train(tiny("system.device=tpu"), tmp_path / "b")
