@@ -261,6 +261,7 @@ class CrossBertModel(CrossBertPreTrainedModel):
     """The encoder: embedding, blocks and final norm, whose output is the feature."""
 
     embedding: nn.Embedding
+    _keys_to_ignore_on_load_unexpected = [r"^predictor\.", r"^mask$"]  # noqa: RUF012 (the head, when loaded without it)
 
     def __init__(self, config: CrossBertConfig) -> None:
         super().__init__(config)
