@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -31,29 +30,19 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from crossbert.distributed import Ranks
+from crossbert.reading import MARKER, steps_of
 from frozenprobe.errors import RecordError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MARKER = "COMPLETE"
 # torch says so at every checkpoint of a single process, which is what is asked for.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 def checkpoints(run: Path) -> list[Path]:
     """Complete checkpoints of a run, from the first step to the last."""
-    found = [
-        (int(match.group(1)), folder)
-        for folder in run.glob("step-*")
-        if (match := re.fullmatch(r"step-(\d+)", folder.name)) and (folder / MARKER).exists()
-    ]
-    return [folder for _, folder in sorted(found)]
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step after which a checkpoint was taken."""
-    return int(checkpoint.name.removeprefix("step-"))
+    return [folder for folder in steps_of(run) if (folder / MARKER).exists()]
 
 
 def training_state(model: nn.Module, optimiser: torch.optim.Optimizer, counters: Tensor) -> dict[str, Any]:

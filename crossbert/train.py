@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossbert.checkpoint import Checkpoints, checkpoints, load_state, step_of, training_state
+from crossbert.checkpoint import Checkpoints, checkpoints, load_state, training_state
 from crossbert.data import Batch, BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.display import Display
 from crossbert.distributed import Parallel, Ranks, parallelise, ranks
@@ -33,6 +33,7 @@ from crossbert.files import sole_writer
 from crossbert.metrics import MetricsLog, Row, graphs, measured_peak, memory_bytes, views
 from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
+from crossbert.reading import step_number
 from crossbert.scaling import flops_per_position
 from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
@@ -90,7 +91,7 @@ def train(
                 data.verify()
         here.wait()
         finished = checkpoints(out)
-        if finished and step_of(finished[-1]) >= settings.steps:
+        if finished and step_number(finished[-1]) >= settings.steps:
             return finished[-1]
         run = _Run(settings, out, data, here, callbacks, display if display and here.first else Display())
         stack.callback(run.close)
@@ -199,7 +200,7 @@ class _Run:
         settings, here = self._settings, self._here
         first = 0
         if finished := checkpoints(self._out):
-            first = step_of(finished[-1])
+            first = step_number(finished[-1])
             counters = self._guard.as_tensor()
             load_state(finished[-1], training_state(self._model, self._optimiser, counters), here)
             self._guard.restore(counters)

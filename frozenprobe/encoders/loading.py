@@ -72,7 +72,7 @@ def load_transformer(
         tokenizer = _load_tokenizer(path, source)
         model, model_notes = _load_model(settings, path, config, source)
         model = model.eval().requires_grad_(False).to(device)
-        _require_finite(path, model, settings.dtype)
+        require_finite(path, model, settings.dtype)
         max_length, length_notes = resolve_max_length(
             model, model.config, tokenizer, asked=settings.max_length, declared=declared_max_length
         )
@@ -193,7 +193,12 @@ def _require_complete(path: str, info: dict[str, Any]) -> None:
             )
 
 
-def _require_finite(path: str, model: nn.Module, dtype: str) -> None:
+def require_finite(path: str, model: nn.Module, dtype: str) -> None:
+    """Checks the weights.
+
+    Raises:
+        EncoderError: One is NaN or infinite.
+    """
     for name, weight in model.named_parameters():
         if weight.numel() == 0 or is_pooler(name):
             continue
