@@ -30,6 +30,11 @@ OWNERS: dict[str, Objective] = {
 }
 
 
+def swiglu_width(width: int) -> int:
+    """Hidden size of a block's SwiGLU, h(d): 8/3 of the width, rounded up to a multiple of 256 (fits tables 10 and 11)."""
+    return 256 * -(-int(8 * width / 3) // 256)
+
+
 def _for(objective: Objective, value: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
     """A default that follows from the fields before it; nothing (0 or False) under another objective."""
 

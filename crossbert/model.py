@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F  # noqa: N812
 
-from crossbert.config import ModelConfig
+from crossbert.config import ModelConfig, swiglu_width
 from crossbert.masking import draw_uniform
 from crossbert.modeling_crossbert import (
     EVERYTHING,
@@ -191,8 +191,8 @@ class Electra(PretrainingModel):
         ids = ids.gather(1, permutations)
         mask, counted = _flat_mask(self.config, documents, permutations)
         embedded = mask_tail(self.encoder.embedding(ids[:, :visible]), self.generator.mask, self.config.masked)
-        hidden = self.generator(embedded, permutations, mask)
-        return Prediction(self.logits(hidden[:, visible:]), ids[:, visible:], counted)
+        hidden = self.generator(embedded, permutations, mask, self.config.masked)
+        return Prediction(self.logits(hidden), ids[:, visible:], counted)
 
     def forward(
         self,
@@ -228,19 +228,25 @@ class Generator(nn.Module):
         self.mask = nn.Parameter(torch.empty(config.width))
         same = width == config.width
         self.narrow = nn.Identity() if same else nn.Linear(config.width, width, bias=False)
-        self.blocks = nn.ModuleList(EncoderBlock(width, heads, config.norm_eps) for _ in range(config.generator_layers))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(width, swiglu_width(width), heads, config.norm_eps) for _ in range(config.generator_layers)
+        )
         self.norm = nn.RMSNorm(width, config.norm_eps)
         self.widen = nn.Identity() if same else nn.Linear(width, config.width, bias=False)
 
     def forward(
-        self, embedded: Float[Tensor, "b s d"], positions: Int[Tensor, "b s"], mask: Bool[Tensor, "b 1 s s"] | None
-    ) -> Float[Tensor, "b s d"]:
-        """Hidden states for the tied head."""
+        self,
+        embedded: Float[Tensor, "b s d"],
+        positions: Int[Tensor, "b s"],
+        mask: Bool[Tensor, "b 1 s s"] | None,
+        masked: int,
+    ) -> Float[Tensor, "b m d"]:
+        """Hidden states of the last `masked` slots, for the tied head."""
         tables = rotary(positions, self.head_width, self.theta)
         hidden = self.narrow(embedded)
         for block in self.blocks:
             hidden = block(hidden, tables, mask)
-        return self.widen(self.norm(hidden))
+        return self.widen(self.norm(hidden[:, -masked:]))
 
 
 def build_model(config: ModelConfig) -> PretrainingModel:
@@ -263,9 +269,11 @@ def transformers_config(config: ModelConfig, **extra: int | None) -> CrossBertCo
         objective=config.objective,
         vocab_size=config.vocabulary,
         hidden_size=config.width,
+        intermediate_size=swiglu_width(config.width),
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         predictor_hidden_size=config.predictor_width,
+        predictor_intermediate_size=swiglu_width(config.predictor_width),
         predictor_num_hidden_layers=config.predictor_layers,
         predictor_num_attention_heads=config.predictor_heads,
         max_position_embeddings=config.sequence_length,

@@ -29,9 +29,11 @@ class CrossBertConfig(PretrainedConfig):
         objective="crossbert",  # crossbert, bert or electra: which head belongs to the encoder
         vocab_size=50265,
         hidden_size=768,
+        intermediate_size=2048,
         num_hidden_layers=28,
         num_attention_heads=12,
         predictor_hidden_size=768,
+        predictor_intermediate_size=2048,
         predictor_num_hidden_layers=6,
         predictor_num_attention_heads=12,
         max_position_embeddings=512,
@@ -44,9 +46,11 @@ class CrossBertConfig(PretrainedConfig):
         self.objective = objective
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size
         self.num_hidden_layers = num_hidden_layers
         self.num_attention_heads = num_attention_heads
         self.predictor_hidden_size = predictor_hidden_size
+        self.predictor_intermediate_size = predictor_intermediate_size
         self.predictor_num_hidden_layers = predictor_num_hidden_layers
         self.predictor_num_attention_heads = predictor_num_attention_heads
         self.max_position_embeddings = max_position_embeddings
@@ -55,11 +59,6 @@ class CrossBertConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.mask_token_id = mask_token_id
         super().__init__(**kwargs)
-
-
-def swiglu_width(width: int) -> int:
-    """Hidden size of a SwiGLU: 8/3 of the width, rounded up to a multiple of 256."""
-    return 256 * -(-int(8 * width / 3) // 256)
 
 
 def rotary(positions: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -134,10 +133,10 @@ class CrossAttention(nn.Module):
 class SwiGLU(nn.Module):
     """Gated feed-forward layer: 3 d h parameters."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, intermediate: int) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(width, 2 * swiglu_width(width), bias=False)
-        self.down = nn.Linear(swiglu_width(width), width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * intermediate, bias=False)
+        self.down = nn.Linear(intermediate, width, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Same shape out as in."""
@@ -148,12 +147,12 @@ class SwiGLU(nn.Module):
 class EncoderBlock(nn.Module):
     """Pre-norm transformer block: self-attention, then SwiGLU."""
 
-    def __init__(self, width: int, heads: int, eps: float) -> None:
+    def __init__(self, width: int, intermediate: int, heads: int, eps: float) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps)
         self.attention = SelfAttention(width, heads)
         self.mlp_norm = nn.RMSNorm(width, eps)
-        self.mlp = SwiGLU(width)
+        self.mlp = SwiGLU(width, intermediate)
 
     def forward(
         self, hidden: Tensor, tables: tuple[Tensor, Tensor], mask: Tensor | None = None, spans: Spans = EVERYTHING
@@ -166,12 +165,12 @@ class EncoderBlock(nn.Module):
 class PredictorBlock(nn.Module):
     """Pre-norm block that only cross-attends to the encoder's outputs: queries do not see each other."""
 
-    def __init__(self, width: int, context_width: int, heads: int, eps: float) -> None:
+    def __init__(self, width: int, intermediate: int, context_width: int, heads: int, eps: float) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps)
         self.attention = CrossAttention(width, context_width, heads)
         self.mlp_norm = nn.RMSNorm(width, eps)
-        self.mlp = SwiGLU(width)
+        self.mlp = SwiGLU(width, intermediate)
 
     def forward(
         self,
@@ -193,11 +192,12 @@ class Predictor(nn.Module):
 
     def __init__(self, config: CrossBertConfig) -> None:
         super().__init__()
-        width, heads = config.predictor_hidden_size, config.predictor_num_attention_heads
+        width, intermediate = config.predictor_hidden_size, config.predictor_intermediate_size
+        heads = config.predictor_num_attention_heads
         self.head_width, self.theta = width // heads, config.rope_theta
         self.mask = nn.Parameter(torch.empty(width))
         self.blocks = nn.ModuleList(
-            PredictorBlock(width, config.hidden_size, heads, config.rms_norm_eps)
+            PredictorBlock(width, intermediate, config.hidden_size, heads, config.rms_norm_eps)
             for _ in range(config.predictor_num_hidden_layers)
         )
         self.norm = nn.RMSNorm(width, config.rms_norm_eps)
@@ -265,9 +265,12 @@ class CrossBertModel(CrossBertPreTrainedModel):
 
     def __init__(self, config: CrossBertConfig) -> None:
         super().__init__(config)
-        width, heads, eps = config.hidden_size, config.num_attention_heads, config.rms_norm_eps
+        width, intermediate = config.hidden_size, config.intermediate_size
+        heads, eps = config.num_attention_heads, config.rms_norm_eps
         self.embedding = nn.Embedding(config.vocab_size, width)
-        self.blocks = nn.ModuleList(EncoderBlock(width, heads, eps) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(width, intermediate, heads, eps) for _ in range(config.num_hidden_layers)
+        )
         self.norm = nn.RMSNorm(width, eps)
         self.post_init()
 
