@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.measure import by_turns
 from crossbert.config import ModelConfig
 from crossbert.masking import draw_permutations
-from crossbert.metrics import measured_peak, views
+from crossbert.metrics import measured_peak
 from crossbert.model import CrossBert, Prediction, PretrainingModel, build_model
 from crossbert.optimiser import build_optimiser, gradient_norm, scale_gradients
-from crossbert.scaling import flops_per_token
+from crossbert.scaling import flops_per_position, positions_per_sequence
 from crossbert.settings import OptimiserSettings
 from frozenprobe.settings import parse
 
@@ -75,13 +75,12 @@ def cms(tiny: bool = False) -> list[dict[str, Any]]:
         ours = config("crossbert", sized)
         for everywhere in (False, True):
             peer = config("bert", sized, logits_everywhere=everywhere)
-            length = size["sequence_length"]
             seconds, peer_seconds = by_turns(
-                train_step(build_model(ours), positions // length // views(ours)),
-                train_step(build_model(peer), positions // length),
+                train_step(build_model(ours), positions // positions_per_sequence(ours)),
+                train_step(build_model(peer), positions // positions_per_sequence(peer)),
                 rounds,
             )
-            expected = flops_per_token(peer, "exact") / flops_per_token(ours, "exact")
+            expected = flops_per_position(peer, "exact") / flops_per_position(ours, "exact")
             ratio = peer_seconds / seconds
             row = {
                 "what": f"CrossBERT + CMS / BERT, head on {'all' if everywhere else 'predicted'} positions, {_named(sized)}",

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from crossbert.config import ModelConfig
 from frozenprobe.errors import RecordError, SettingsError
 from frozenprobe.records.store import write_atomically
 
@@ -148,11 +147,6 @@ def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.3
     while time.perf_counter() < end:
         best = min(best, once())
     return 2 * size**3 / best
-
-
-def views(model: ModelConfig) -> int:
-    """How many views of each sequence are processed: two under complementary masking."""
-    return 2 if model.complementary else 1
 
 
 def graphs() -> int:

@@ -30,11 +30,11 @@ from crossbert.data import Batch, BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.display import Display
 from crossbert.distributed import Parallel, Ranks, parallelise, ranks
 from crossbert.files import sole_writer
-from crossbert.metrics import MetricsLog, Row, graphs, measured_peak, memory_bytes, views
+from crossbert.metrics import MetricsLog, Row, graphs, measured_peak, memory_bytes
 from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
 from crossbert.reading import step_number
-from crossbert.scaling import flops_per_position
+from crossbert.scaling import exact_flops, positions_per_sequence
 from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
@@ -361,8 +361,8 @@ class _Speed:
     def __init__(self, settings: TrainSettings, here: Ranks) -> None:
         model = settings.model
         self._tokens = settings.data.batch * model.sequence_length
-        self._positions = self._tokens * views(model)
-        self._flops = self._positions * flops_per_position(model)
+        self._positions = settings.data.batch * positions_per_sequence(model)
+        self._flops = settings.data.batch * exact_flops(model)
         peak = settings.system.peak_tflops
         self._peak = here.count * (peak * 1e12 if peak else measured_peak(here.device, DTYPES[settings.dtype]))
         self.start()

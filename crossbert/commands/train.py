@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         required=True,
         metavar="FILE",
-        help=f"settings in TOML: a file, or a recipe of this package ({recipes})",
+        help=f"settings in TOML: a file, a recipe of this package ({recipes}), or a run that `crossbert configs` lists",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="overrides one setting, as in data.batch=64"

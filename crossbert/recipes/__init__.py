@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossbert.data import PreparedData
-from crossbert.scaling import NAMED
+from crossbert.scaling import NAMED, Published, named
 from crossbert.settings import TrainSettings
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import parse
@@ -22,7 +22,8 @@ def read_recipe(config: str | Path, assignments: Sequence[str] = ()) -> TrainSet
     `crossbert configs` lists, which the other fields change. The vocabulary is the prepared data's unless it is stated.
 
     Args:
-        config: A TOML file, or the name of a recipe of this package.
+        config: A TOML file, a recipe of this package, or one of the paper's runs by its name (`crossbert configs`), which
+            says all but where the data is.
         assignments: `key=value`, with dotted keys and TOML values; text needs no quotes.
 
     Raises:
@@ -44,6 +45,19 @@ def read_recipe(config: str | Path, assignments: Sequence[str] = ()) -> TrainSet
 
 
 def _read(config: str | Path) -> dict[str, Any]:
+    if config in NAMED:
+        run = NAMED[str(config)]
+        return {
+            "model": _shape(run),
+            "data": {"batch": run.sequences_per_step},
+            "steps": run.steps,
+            "optimiser": {
+                "learning_rate": run.learning_rate,
+                "min_learning_rate": run.min_learning_rate,
+                "beta1": run.betas[0],
+                "beta2": run.betas[1],
+            },
+        }
     path = Path(config)
     recipe = files("crossbert.recipes") / f"{config}.toml"
     if not path.exists() and path.suffix != ".toml" and recipe.is_file():
@@ -77,8 +91,8 @@ def _named(model: dict[str, Any]) -> dict[str, Any]:
     """The fields of a model, those of the configuration that it names first."""
     fields = dict(model)
     name = fields.pop("name", None)
-    if name is None:
-        return fields
-    if name not in NAMED:
-        raise SettingsError(f"model.name {name!r} is unknown; allowed are {', '.join(NAMED)}")
-    return NAMED[name].model.model_dump(exclude={"vocabulary"}) | fields
+    return fields if name is None else _shape(named(name)) | fields
+
+
+def _shape(run: Published) -> dict[str, Any]:
+    return run.model.model_dump(exclude={"vocabulary"})

@@ -9,6 +9,7 @@ import pytest
 from crossbert.checkpoint import checkpoints
 from crossbert.cli import COMMANDS, main
 from crossbert.recipes import read_recipe
+from crossbert.scaling import NAMED
 
 
 def code_of(*argv):
@@ -42,7 +43,7 @@ def test_prepare_then_train_from_the_terminal(tiny_config, tmp_path, capsys):
         (["prepare", "--builtin", "0", "--out", "x"], "--builtin: "),
         (["train", "--config", "absent.toml"], "absent.toml"),
         (["train", "--config", "smoke", "--set", "data.folder=absent"], "absent is not prepared data"),
-        (["train", "--config", "smoke", "--set", "model.name=huge"], "model.name 'huge' is unknown"),
+        (["train", "--config", "smoke", "--set", "model.name=huge"], "there is no configuration 'huge'"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(argv, message, tmp_path, monkeypatch, capsys):
@@ -67,7 +68,7 @@ def test_help_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("recipe", ["smoke", "nano", "small", "paper-crossbert", "paper-bert", "paper-electra"])
+@pytest.mark.parametrize("recipe", ["smoke", "nano", "small", *NAMED])
 def test_every_recipe_is_valid(recipe, tiny_data):
     settings = read_recipe(recipe, [f"data.folder={tiny_data}"])
     assert settings.model.vocabulary == 401
@@ -75,16 +76,17 @@ def test_every_recipe_is_valid(recipe, tiny_data):
 
 
 def test_the_papers_runs_see_its_number_of_positions(tiny_data):
-    for objective in ("crossbert", "bert", "electra"):
-        settings = read_recipe(f"paper-{objective}", [f"data.folder={tiny_data}"])
-        views = 2 if settings.model.complementary else 1
+    for name, objective in (("crossbert-279m", "crossbert"), ("bert-239m", "bert"), ("electra-258m", "electra")):
+        settings = read_recipe(name, [f"data.folder={tiny_data}"])
+        views = 2 if objective == "crossbert" else 1
         assert settings.data.batch * settings.model.sequence_length * views == 393_216
+        assert settings.steps == 130_000
+        assert settings.optimiser.learning_rate == 6e-4
         assert settings.model.objective == objective
+    assert read_recipe("crossbert-62m", [f"data.folder={tiny_data}"]).data.batch == 440
 
 
 def test_a_named_configuration_is_the_base_that_fields_change(tiny_config):
-    from crossbert.scaling import NAMED
-
     name = next(iter(NAMED))
     settings = read_recipe(tiny_config, [f"model.name={name}", "model.width=64"])
     assert settings.model.width == 64
