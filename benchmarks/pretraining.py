@@ -2,7 +2,7 @@
 
     python -m benchmarks.pretraining [cms gather utilisation data checkpoint] [--write] [--tiny]
 
-Without names every section runs; on a machine with a GPU, on it. `--tiny` tries the program on sizes whose figures mean nothing.
+Without names every section runs; on a machine with a GPU, on it. `--tiny` tries the program: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="SECTION")
     parser.add_argument("--write", action="store_true", help="write results/measured/pretraining-SECTION.json")
     parser.add_argument(
-        "--tiny", action="store_true", help="sizes that take seconds, to try the program; writes nothing"
+        "--tiny", action="store_true", help="seconds, without compilation, to try the program; writes nothing"
     )
     arguments = parser.parse_args()
     for name in arguments.sections or SECTIONS:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from crossbert.scaling import exact_flops, positions_per_sequence
+from crossbert.settings import TrainSettings
 from frozenprobe.errors import RecordError, SettingsError
 from frozenprobe.records.store import write_atomically
 
@@ -121,6 +123,34 @@ def read_metrics(run: Path) -> Iterator[Row]:
             continue
 
 
+class Speed:
+    """Rates of a step."""
+
+    def __init__(self, settings: TrainSettings, peak: float) -> None:
+        """Takes the run's settings and what all its devices reach together, in FLOP/s."""
+        model = settings.model
+        self._tokens = settings.data.batch * model.sequence_length
+        self._positions = settings.data.batch * positions_per_sequence(model)
+        self._flops = settings.data.batch * exact_flops(model)
+        self._peak = peak
+        self.start()
+
+    def start(self) -> None:
+        """A step begins."""
+        self._started = time.perf_counter()
+
+    def stop(self, waited: float) -> Row:
+        """A step is over; its data was waited for so many seconds."""
+        seconds = time.perf_counter() - self._started
+        return {
+            "step_seconds": seconds,
+            "positions_per_second": self._positions / seconds,
+            "unique_tokens_per_second": self._tokens / seconds,
+            "mfu": self._flops / seconds / self._peak,
+            "data_share": min(waited / seconds, 1.0),
+        }
+
+
 def memory_bytes(device: torch.device) -> int:
     """The most memory that this process has held: on the GPU, or resident on the CPU."""
     if device.type == "cuda":
@@ -151,6 +181,5 @@ def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.3
 
 def graphs() -> int:
     """Graphs that torch.compile has made in this process so far."""
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+    dynamo = sys.modules.get("torch._dynamo.utils")  # not imported before something is compiled: that takes seconds
+    return 0 if dynamo is None else dynamo.counters["stats"]["unique_graphs"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,11 +29,10 @@ from crossbert.data import Batch, BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.display import Display
 from crossbert.distributed import Parallel, Ranks, parallelise, ranks
 from crossbert.files import sole_writer
-from crossbert.metrics import MetricsLog, Row, graphs, measured_peak, memory_bytes
+from crossbert.metrics import MetricsLog, Row, Speed, graphs, measured_peak, memory_bytes
 from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
 from crossbert.reading import step_number
-from crossbert.scaling import exact_flops, positions_per_sequence
 from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
@@ -208,12 +206,13 @@ class _Run:
         log = None
         if here.first:
             log = MetricsLog(self._out, first, settings.system.trackers, settings.model_dump(mode="json"))
-        speed = _Speed(settings, here)
+        speed = Speed(settings, here.count * self._peak())
         loader = Loader(self._make, first, settings.steps)
         try:
             with self._display, self._listening():
                 for step, pieces in enumerate(loader, start=first + 1):
-                    done = self._step(step, pieces)
+                    with self._compiling():
+                        done = self._step(step, pieces)
                     self._checkpoints.check()
                     row = self._row(done, speed, loader.waited)
                     if log is not None and (
@@ -224,7 +223,8 @@ class _Run:
                     self._react(step, done)
                     last = step == settings.steps or done.interrupted
                     if _due(step, settings.system.validate_every) or step == settings.steps:
-                        losses = self._validate()
+                        with self._compiling():
+                            losses = self._validate()
                         if log is not None:
                             log.write(step, losses)
                         self._display.note(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in losses.items()))
@@ -245,6 +245,11 @@ class _Run:
                 log.close()
         here.wait()
         return self._out / f"step-{settings.steps}"
+
+    def _peak(self) -> float:
+        """FLOP/s of this rank's device, as stated or as measured now."""
+        stated = self._settings.system.peak_tflops
+        return stated * 1e12 if stated else measured_peak(self._here.device, self._dtype)
 
     def _forward(self, piece: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         device = self._here.device
@@ -312,7 +317,7 @@ class _Run:
         self._expect("validation", graphs() - before)
         return losses
 
-    def _row(self, done: _Step, speed: _Speed, waited: float) -> Row:
+    def _row(self, done: _Step, speed: Speed, waited: float) -> Row:
         """What is written down of a step."""
         self._expect("step", graphs() - self._graphs_before)
         return {
@@ -327,6 +332,22 @@ class _Run:
             "skipped_steps": self._guard.skipped,
             **({"skipped": done.fault} if done.fault else {}),
         }
+
+    @contextmanager
+    def _compiling(self) -> Generator[None]:
+        """Makes one line of a compiler's failure, such as that of a file which an interrupted compilation left behind."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            if self._interrupted:  # Ctrl-C reaches the compiler's processes too
+                raise KeyboardInterrupt from None
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise SettingsError(
+                f"torch.compile failed: {reason}; a damaged file in torch's cache can be removed,"
+                " and --set system.compile=false does without"
+            ) from error
 
     def _expect(self, kind: str, new: int) -> None:
         """Graphs made by the first step and the first validation are expected; any later one is a recompilation."""
@@ -353,34 +374,6 @@ class _Run:
         finally:
             for number in numbers:
                 signal.signal(number, before[number])
-
-
-class _Speed:
-    """Rates of a step."""
-
-    def __init__(self, settings: TrainSettings, here: Ranks) -> None:
-        model = settings.model
-        self._tokens = settings.data.batch * model.sequence_length
-        self._positions = settings.data.batch * positions_per_sequence(model)
-        self._flops = settings.data.batch * exact_flops(model)
-        peak = settings.system.peak_tflops
-        self._peak = here.count * (peak * 1e12 if peak else measured_peak(here.device, DTYPES[settings.dtype]))
-        self.start()
-
-    def start(self) -> None:
-        """A step begins."""
-        self._started = time.perf_counter()
-
-    def stop(self, waited: float) -> Row:
-        """A step is over; its data was waited for so many seconds."""
-        seconds = time.perf_counter() - self._started
-        return {
-            "step_seconds": seconds,
-            "positions_per_second": self._positions / seconds,
-            "unique_tokens_per_second": self._tokens / seconds,
-            "mfu": self._flops / seconds / self._peak,
-            "data_share": min(waited / seconds, 1.0),
-        }
 
 
 def _in_turn(count: int, batch: int) -> Callable[[int], np.ndarray]:

@@ -269,6 +269,20 @@ def test_held_out_sets_have_their_own_loss(tiny, tiny_data, tmp_path):
         train(tiny(f"data.held_out={tmp_path / 'foreign'}"), tmp_path / "again")
 
 
+def test_a_compiler_that_fails_is_one_line(tiny, tmp_path, monkeypatch):
+    class FailureError(RuntimeError):
+        __module__ = "torch._inductor.exc"
+
+    def fails(*arguments):
+        raise FailureError("ImportError: x.so: file too short\n\nSet TORCHDYNAMO_VERBOSE=1")
+
+    monkeypatch.setattr("crossbert.train._Run._forward", fails)
+    with pytest.raises(
+        SettingsError, match=r"torch.compile failed: ImportError: x\.so: file too short; .*system\.compile"
+    ):
+        train(tiny(), tmp_path / "run")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_compiled_a_run_is_one_graph_without_recompilation(objective, tiny, tmp_path):
