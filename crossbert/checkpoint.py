@@ -61,7 +61,7 @@ def load_state(checkpoint: Path, state: dict[str, Any], here: Ranks) -> None:
         RecordError: It is damaged or belongs to another model.
     """
     try:
-        dcp.load(state, checkpoint_id=checkpoint / "state", **_group(here))
+        dcp.load(state, checkpoint_id=checkpoint / "state", process_group=here.checkpoint_group)
     except (CheckpointException, OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
         raise RecordError(
             f"{checkpoint / 'state'} is damaged: {_reason(error)}; remove {checkpoint.name} to go on earlier"
@@ -104,7 +104,7 @@ class Checkpoints:
         self._here.wait()
         try:
             weights = self._whole_weights(state["model"])
-            saving = dcp.async_save(state, checkpoint_id=folder / "state", **_group(self._here))
+            saving = dcp.async_save(state, checkpoint_id=folder / "state", process_group=self._here.checkpoint_group)
         except (CheckpointException, OSError, RuntimeError) as error:
             raise RecordError(f"cannot write {folder}: {_reason(error)}") from error
         self._pending = self._thread.submit(self._finish, folder, step, weights, saving)  # ty: ignore[invalid-argument-type]
@@ -163,11 +163,6 @@ class Checkpoints:
         for old in checkpoints(self._run)[: -self._keep] if self._keep else ():
             (old / MARKER).unlink()  # first, so that half a checkpoint is never taken for one
             shutil.rmtree(old)
-
-
-def _group(here: Ranks) -> dict[str, Any]:
-    """Who takes part: all ranks, over a group of their own, or this process alone."""
-    return {"process_group": here.checkpoint_group, "no_dist": here.count == 1}
 
 
 def _flush(path: Path) -> None:

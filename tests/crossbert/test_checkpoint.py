@@ -92,5 +92,5 @@ def test_a_checkpoint_holds_the_step_it_was_taken_at_although_training_went_on(t
     written = load_file(tmp_path / "run" / "step-10" / "model.safetensors")
     assert all(torch.equal(weight, at_ten[name]) for name, weight in written.items())
     state = {"model": {name: torch.empty_like(weight) for name, weight in at_ten.items()}}
-    module.dcp.load(state, checkpoint_id=tmp_path / "run" / "step-10" / "state", no_dist=True)
+    module.dcp.load(state, checkpoint_id=tmp_path / "run" / "step-10" / "state")
     assert all(torch.equal(weight, at_ten[name]) for name, weight in state["model"].items())

@@ -33,7 +33,7 @@ def weights(out):
 def assert_same_run(out, other, tolerance=0.0):
     assert losses(out).keys() == losses(other).keys()
     for step, loss in losses(out).items():
-        assert loss == pytest.approx(losses(other)[step], abs=tolerance, rel=0), step
+        assert loss == pytest.approx(losses(other)[step], abs=tolerance, rel=tolerance), step
     ours, theirs = weights(out), weights(other)
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
