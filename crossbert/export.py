@@ -17,6 +17,7 @@ from crossbert import modeling_crossbert
 from crossbert.model import PretrainingModel, transformers_config
 from crossbert.modeling_crossbert import CrossBertConfig, CrossBertForMaskedLM, CrossBertModel
 from crossbert.reading import find_checkpoint, read_config, read_model, read_tokenizer
+from frozenprobe.encoders.loading import quiet_transformers
 from frozenprobe.errors import EncoderError, SettingsError
 
 _SOURCE = Path(modeling_crossbert.__file__)
@@ -43,13 +44,13 @@ def export(checkpoint: Path, out: Path) -> Path:
     config, step = read_config(folder)
     model, tokenizer = read_model(folder, config), read_tokenizer(folder, config)
     exported = to_transformers(model, tokenizer)
-    tokenizer.model_max_length = config.sequence_length
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as place:
             work = Path(place) / "exported"
-            exported.save_pretrained(work)
-            tokenizer.save_pretrained(work)
+            with quiet_transformers():
+                exported.save_pretrained(work)
+                tokenizer.save_pretrained(work)
             shutil.copyfile(_SOURCE, work / _SOURCE.name)
             (work / "README.md").write_text(_card(config.objective, step), encoding="utf-8")
             if out.exists():

@@ -114,7 +114,7 @@ def read_model(folder: Path, config: ModelConfig) -> PretrainingModel:
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Any:
-    """The transformers tokenizer of a checkpoint.
+    """The transformers tokenizer of a checkpoint; its longest input is the model's sequence length.
 
     Raises:
         EncoderError: It is missing or damaged, or has more words than the model.
@@ -130,4 +130,5 @@ def read_tokenizer(folder: Path, config: ModelConfig) -> Any:
         raise EncoderError(f"{place} cannot be read: {' '.join(str(error).split())}") from error
     if len(tokenizer) > config.vocabulary:
         raise EncoderError(f"{place} has {len(tokenizer)} words, but the model has {config.vocabulary}")
+    tokenizer.model_max_length = config.sequence_length  # what it was trained at, whatever the tokenizer was made for
     return tokenizer

@@ -62,7 +62,7 @@ def load_transformer(
     if folder.is_dir() and settings.revision is not None:
         raise EncoderError(f"--revision {settings.revision} goes with a hub id, but {path} is a local folder")
     device = resolve_device(settings.device)
-    with _quiet(), _one_line(path, settings):
+    with quiet_transformers(), _one_line(path, settings):
         source: dict[str, Any] = {"revision": settings.revision or "main", "subfolder": subfolder}
         source["trust_remote_code"] = settings.trust_remote_code
         commit = None if folder.is_dir() else resolve_commit(path, settings.revision, subfolder=subfolder)
@@ -214,7 +214,7 @@ def _some(names: Any) -> str:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def quiet_transformers() -> Generator[None]:
     """No load report (every head of a masked-LM checkpoint is one) and no progress bars; settings are put back."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

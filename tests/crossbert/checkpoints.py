@@ -22,6 +22,6 @@ def write_checkpoint(run: Path, step: int = 1, **changes: Any) -> PretrainingMod
     config = {"model": model.config.model_dump(mode="json"), "step": step, "train": {}}
     (folder / "config.json").write_text(json.dumps(config))
     save_file(model.state_dict(), folder / "model.safetensors")
-    byte_bpe(max_length=tiny.LENGTH).save_pretrained(folder / "tokenizer")
+    byte_bpe(max_length=1000).save_pretrained(folder / "tokenizer")
     (folder / "COMPLETE").touch()
     return model.eval()

@@ -222,6 +222,16 @@ def test_what_is_damaged_is_refused_and_leaves_nothing(tmp_path):
     refuse("damaged")
 
 
+def test_bf16_is_close(exported):
+    model, out = exported
+    loaded = AutoModel.from_pretrained(out, dtype=torch.bfloat16).eval()
+    ids = AutoTokenizer.from_pretrained(out)(TEXTS[1], truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        states = loaded(**ids).last_hidden_state[0]
+    assert states.dtype == torch.bfloat16
+    assert (states.float() - hidden_states(model, out)[1]).norm() < 0.05 * states.float().norm()
+
+
 def test_an_unknown_attention_kernel_is_refused(exported):
     with pytest.raises(ValueError, match="attn_implementation sdpa"):
         AutoModel.from_pretrained(exported[1], attn_implementation="eager")

@@ -11,11 +11,13 @@ from crossbert.encoder import PredictorPooler
 from crossbert.probe import adapter
 from frozenprobe.encoders.base import Encoder, HasWarmPooler
 from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.module import ModuleEncoder
 from frozenprobe.encoders.registry import Adapter, claim
 from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
 from tests.crossbert import tiny
 from tests.crossbert.checkpoints import write_checkpoint
+from tests.encoders.tiny import byte_bpe
 
 TEXTS = ["the fox", "a quick encoder jumps over a lazy probe"]
 
@@ -50,6 +52,17 @@ def test_a_checkpoint_is_an_encoder_as_it_is(tmp_path, objective):
     assert torch.allclose(seen["last"][0, batch.mask[0]], expected[0], atol=1e-5)
     assert torch.equal(seen[0][0, batch.mask[0]], embedded[0])
     assert torch.allclose(model.encoder.norm(seen[2]), seen["last"], atol=1e-5)
+
+
+def test_the_encoder_of_a_model_in_training_is_measured_where_it_is(tmp_path):
+    model = write_checkpoint(tmp_path / "run", 7).train()
+    live = ModuleEncoder(model.encoder, byte_bpe(max_length=tiny.LENGTH), name="run", step=7)
+    _, expected = hidden(load(tmp_path / "run"), (0, 1, 2, "last"))
+    _, seen = hidden(live, (0, 1, 2, "last"))
+    for layer, states in expected.items():
+        assert torch.allclose(seen[layer], states, atol=1e-6)
+    assert model.encoder.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_a_run_is_its_newest_complete_step(tmp_path):
