@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -36,4 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     settings = read_recipe(arguments.config, arguments.set)
     out = arguments.out or Path("runs") / Path(arguments.config).stem
-    print(train(settings, out, display=default_display("step", arguments.quiet)))
+    last = train(settings, out, display=default_display("step", arguments.quiet))
+    if os.environ.get("RANK", "0") == "0":  # under torchrun, one of many
+        print(last)

@@ -1,4 +1,4 @@
-"""A run can be killed, resumed, spread over ranks and divided into pieces, and stays the same run."""
+"""A run can be killed, resumed, spread over ranks and divided into pieces, and stays the same run (C13, C14)."""
 
 import json
 import os
