@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from crossbert.encoder import PredictorPooler
+from crossbert.export import export
 from crossbert.probe import adapter
 from frozenprobe.encoders.base import Encoder, HasWarmPooler
 from frozenprobe.encoders.contract import check_padding
@@ -87,6 +89,31 @@ def test_who_claims_it(tmp_path):
     assert claim(str(tmp_path / "run/step-3"), adapters, {})[0] is adapter  # to say that it is incomplete
     assert adapter.sniff(str(tmp_path)) == 0
     assert adapter.sniff("owner/name") == 0
+
+
+@pytest.mark.parametrize("objective", ["crossbert", "bert", "electra"])
+def test_an_exported_folder_keeps_its_predictor(tmp_path, objective):
+    write_checkpoint(tmp_path / "run", objective=objective)
+    export(tmp_path / "run", tmp_path / "exported")
+    assert adapter.sniff(str(tmp_path / "exported")) == 30
+    raw, exported = load(tmp_path / "run"), load(tmp_path / "exported")
+    assert (exported.info.name, exported.info.kind) == ("exported", "crossbert")
+    assert exported.info.parameters == raw.info.parameters
+    batch, seen = hidden(raw)
+    _, again = hidden(exported)
+    assert torch.allclose(again["last"], seen["last"], atol=1e-6)
+    assert isinstance(exported, HasWarmPooler) == (objective == "crossbert")
+    if objective == "crossbert":
+        vectors = raw.warm_pooler()(seen["last"], batch.mask)
+        assert torch.allclose(exported.warm_pooler()(seen["last"], batch.mask), vectors, atol=1e-6)
+        floor, same = (load(tmp_path / "exported", random_init=True).warm_pooler() for _ in range(2))
+        assert torch.equal(floor.predictor.mask, same.predictor.mask)
+        assert not torch.allclose(floor(seen["last"], batch.mask), vectors, atol=1e-2)
+        weights = load_file(tmp_path / "exported/model.safetensors")
+        del weights["predictor.mask"]
+        save_file(weights, tmp_path / "exported/model.safetensors", {"format": "pt"})
+        with pytest.raises(EncoderError, match=r"lacks 1 weights of the predictor \(predictor.mask"):
+            load(tmp_path / "exported")
 
 
 def test_finding_and_sniffing_import_nothing_heavy():
