@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,11 @@ def load_checkpoint(settings: EncoderSettings, folder: Path) -> Encoder:
     if settings.attn not in ("auto", "sdpa"):
         raise EncoderError(f"--attn {settings.attn} is not supported here; use --attn auto")
     device = resolve_device(settings.device)
-    config, _ = read_config(folder)
-    place = folder.resolve()
+    saved = read_config(folder)
+    config, flops, place = saved.model, saved.training_flops, folder.resolve()
     name, notes = f"{place.parent.name}/{place.name}", (f"pre-trained as {config.objective}",)
     if settings.random_init:
-        model = build_model(config)
+        model, flops = build_model(config), None
         model.init_weights(settings.init_seed)
         name += f" (random init, seed {settings.init_seed})"
         notes += (f"random weights, seed {settings.init_seed}: not the checkpoint's",)
@@ -113,6 +114,7 @@ def load_checkpoint(settings: EncoderSettings, folder: Path) -> Encoder:
     max_length, length_notes = resolve_max_length(encoder, encoder.config, tokenizer, asked=settings.max_length)
     origin = Origin(name, "crossbert", None, (*notes, *length_notes))
     transformer = TransformerEncoder(encoder, tokenizer, origin, max_length=max_length)
+    transformer.info = replace(transformer.info, training_flops=flops)
     return CrossBertEncoder(transformer, model.predictor) if isinstance(model, CrossBert) else transformer
 
 
@@ -124,6 +126,8 @@ def load_exported(settings: EncoderSettings, path: str) -> Encoder:
     """
     transformer = load_transformer(settings, path, kind="crossbert")
     config: Any = transformer.config
+    flops = None if settings.random_init else getattr(config, "training_flops", None)
+    transformer.info = replace(transformer.info, training_flops=flops)
     if config.objective != "crossbert":
         return transformer
     if settings.random_init:
