@@ -41,9 +41,10 @@ def export(checkpoint: Path, out: Path) -> Path:
     folder = find_checkpoint(checkpoint)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SettingsError(f"--out {out} exists and is not an empty folder: choose another, or delete it")
-    config, step = read_config(folder)
-    model, tokenizer = read_model(folder, config), read_tokenizer(folder, config)
+    saved = read_config(folder)
+    model, tokenizer = read_model(folder, saved.model), read_tokenizer(folder, saved.model)
     exported = to_transformers(model, tokenizer)
+    exported.config.training_flops = saved.training_flops
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as place:
@@ -52,7 +53,7 @@ def export(checkpoint: Path, out: Path) -> Path:
                 exported.save_pretrained(work)
                 tokenizer.save_pretrained(work)
             shutil.copyfile(_SOURCE, work / _SOURCE.name)
-            (work / "README.md").write_text(_card(config.objective, step), encoding="utf-8")
+            (work / "README.md").write_text(_card(saved.model.objective, saved.step), encoding="utf-8")
             if out.exists():
                 out.rmdir()
             work.rename(out)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossbert.config import ModelConfig
+from crossbert.scaling import paper_flops
 from frozenprobe.errors import EncoderError, SettingsError
 from frozenprobe.settings import parse
 
@@ -64,8 +66,24 @@ def find_checkpoint(path: Path) -> Path:
     raise EncoderError(f"{path} is no training checkpoint: expected step-N, or a folder that holds some")
 
 
-def read_config(folder: Path) -> tuple[ModelConfig, int]:
-    """The model's settings and the step of a checkpoint.
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint says of itself.
+
+    Attributes:
+        model: The model's settings.
+        step: Optimiser steps done.
+        training_flops: What they cost, as the paper counts (eq. 7 and 8), so that it compares with published runs;
+            None where the batch is not recorded.
+    """
+
+    model: ModelConfig
+    step: int
+    training_flops: float | None
+
+
+def read_config(folder: Path) -> Saved:
+    """The settings of a checkpoint.
 
     Raises:
         EncoderError: They are missing or damaged.
@@ -73,10 +91,13 @@ def read_config(folder: Path) -> tuple[ModelConfig, int]:
     file = folder / "config.json"
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        return parse(ModelConfig, values["model"]), int(values["step"])
+        model, step = parse(ModelConfig, values["model"]), int(values["step"])
+        batch = values.get("train", {}).get("data", {}).get("batch")
+        flops = None if batch is None else step * int(batch) * paper_flops(model)
+        return Saved(model, step, flops)
     except OSError as error:
         raise EncoderError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, SettingsError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, SettingsError) as error:
         raise EncoderError(f"{file} is damaged: {type(error).__name__}: {error}") from error
 
 

@@ -109,6 +109,11 @@ def flops_per_position(config: ModelConfig, kind: Literal["paper", "exact"]) -> 
     return encoder
 
 
+def paper_flops(config: ModelConfig) -> float:
+    """FLOPs of one sequence as the paper counts them, both views under complementary masking."""
+    return positions_per_sequence(config) * flops_per_position(config, "paper")
+
+
 def exact_flops(config: ModelConfig) -> int:
     """FLOPs of every matrix product of one sequence, forward and backward."""
     s, m, v = config.sequence_length, config.masked, config.visible

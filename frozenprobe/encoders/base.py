@@ -40,6 +40,7 @@ class EncoderInfo:
         device: `cpu`, `cuda`, ...
         padding_side: `right` or `left`.
         notes: What a reader of the scores should know, one line each (for example a repaired buffer).
+        training_flops: What training it cost, where the adapter can count it; None where it is unknown.
     """
 
     name: str
@@ -56,6 +57,7 @@ class EncoderInfo:
     device: str
     padding_side: str = "right"
     notes: tuple[str, ...] = ()
+    training_flops: float | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def write_checkpoint(run: Path, step: int = 1, **changes: Any) -> PretrainingMod
     model.init_weights(step)
     folder = run / f"step-{step}"
     (folder / "state").mkdir(parents=True)
-    config = {"model": model.config.model_dump(mode="json"), "step": step, "train": {}}
+    config = {"model": model.config.model_dump(mode="json"), "step": step, "train": {"data": {"batch": 8}}}
     (folder / "config.json").write_text(json.dumps(config))
     save_file(model.state_dict(), folder / "model.safetensors")
     byte_bpe(max_length=1000).save_pretrained(folder / "tokenizer")

@@ -6,9 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from crossbert.encoder import PredictorPooler
+from crossbert.export import export
 from crossbert.probe import adapter
+from crossbert.scaling import flops_per_position
 from frozenprobe.encoders.base import Encoder, HasWarmPooler
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.module import ModuleEncoder
@@ -40,6 +43,8 @@ def test_a_checkpoint_is_an_encoder_as_it_is(tmp_path, objective):
     assert isinstance(encoder, Encoder)
     assert encoder.info.name == "run/step-20"
     assert encoder.info.kind == "crossbert"
+    positions = 20 * 8 * tiny.LENGTH * (2 if objective == "crossbert" else 1)
+    assert encoder.info.training_flops == pytest.approx(positions * flops_per_position(model.config, "paper"))
     assert (encoder.info.layers, encoder.info.hidden_size, encoder.info.max_length) == (2, 32, tiny.LENGTH)
     assert encoder.info.parameters == sum(p.numel() for p in model.encoder.parameters())
     assert isinstance(encoder, HasWarmPooler) == (objective == "crossbert")
@@ -89,6 +94,32 @@ def test_who_claims_it(tmp_path):
     assert adapter.sniff("owner/name") == 0
 
 
+@pytest.mark.parametrize("objective", ["crossbert", "bert", "electra"])
+def test_an_exported_folder_keeps_its_predictor(tmp_path, objective):
+    write_checkpoint(tmp_path / "run", objective=objective)
+    export(tmp_path / "run", tmp_path / "exported")
+    assert adapter.sniff(str(tmp_path / "exported")) == 30
+    raw, exported = load(tmp_path / "run"), load(tmp_path / "exported")
+    assert (exported.info.name, exported.info.kind) == ("exported", "crossbert")
+    assert exported.info.parameters == raw.info.parameters
+    assert exported.info.training_flops == raw.info.training_flops > 0
+    batch, seen = hidden(raw)
+    _, again = hidden(exported)
+    assert torch.allclose(again["last"], seen["last"], atol=1e-6)
+    assert isinstance(exported, HasWarmPooler) == (objective == "crossbert")
+    if objective == "crossbert":
+        vectors = raw.warm_pooler()(seen["last"], batch.mask)
+        assert torch.allclose(exported.warm_pooler()(seen["last"], batch.mask), vectors, atol=1e-6)
+        floor, same = (load(tmp_path / "exported", random_init=True).warm_pooler() for _ in range(2))
+        assert torch.equal(floor.predictor.mask, same.predictor.mask)
+        assert not torch.allclose(floor(seen["last"], batch.mask), vectors, atol=1e-2)
+        weights = load_file(tmp_path / "exported/model.safetensors")
+        del weights["predictor.mask"]
+        save_file(weights, tmp_path / "exported/model.safetensors", {"format": "pt"})
+        with pytest.raises(EncoderError, match=r"lacks 1 weights of the predictor \(predictor.mask"):
+            load(tmp_path / "exported")
+
+
 def test_finding_and_sniffing_import_nothing_heavy():
     code = "import sys; from crossbert.probe import adapter; adapter.sniff('.'); "
     code += "assert not {'torch', 'transformers'} & set(sys.modules)"
@@ -102,6 +133,7 @@ def test_options_change_what_they_say(tmp_path):
     assert load(tmp_path / "run", dtype="bf16").info.dtype == "bf16"
     floor, again, other = (load(tmp_path / "run", random_init=True, init_seed=seed) for seed in (5, 5, 6))
     assert "random" in floor.info.name
+    assert floor.info.training_flops is None
     assert floor.fingerprint() == again.fingerprint()
     assert len({plain.fingerprint(), floor.fingerprint(), other.fingerprint()}) == 3
     for options, message in (
