@@ -19,7 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"settings in TOML: a file, a recipe of this package ({recipes}), or a run that `crossbert configs` lists",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="overrides one setting, as in data.batch=64"
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides single settings, as in data.batch=64 steps=500",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/NAME, after the file)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the last checkpoint")

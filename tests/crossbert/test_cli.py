@@ -27,12 +27,14 @@ def test_prepare_then_train_from_the_terminal(tiny_config, tmp_path, capsys):
     assert f"train: {manifest['documents']['train']} documents, {manifest['tokens']['train']:,} tokens" in printed.out
     assert "characters a token" in printed.out
     assert printed.err == ""
-    changes = ("--set", f"data.folder={data}", "--set", "steps=6")
+    changes = ("--set", f"data.folder={data}", "data.batch=4", "--set", "steps=6")
     assert code_of("train", "--config", tiny_config, *changes, "--out", tmp_path / "run") == 0
     printed = capsys.readouterr()
     assert printed.out.strip().endswith("step-6")
     assert "step 6/6" in printed.err
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-6"]
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert (settings["data"]["folder"], settings["data"]["batch"], settings["steps"]) == (str(data), 4, 6)
 
 
 @pytest.mark.parametrize(

@@ -265,3 +265,16 @@ def test_a_hub_set_is_streamed_and_goes_on_where_it_broke_off(monkeypatch):
     assert asked == [("owner/name", "en", {"split": "train", "revision": "abc", "streaming": True})]
     with pytest.raises(DataError, match="no field body"):
         list(hub_documents("owner/name", None, "train", None, "body"))
+
+
+def test_real_text_comes_back_whole(real_data, tmp_path):
+    file = real_data / "local" / "english-text" / "books" / "validation.parquet"
+    if not file.exists():
+        pytest.skip("the data folder holds no local/english-text")
+    texts = pq.read_table(file).column("text").to_pylist()
+    manifest = prepare(settings(text=str(file), train_tokenizer=1000, validation_share=0.1), tmp_path / "books")
+    assert sum(manifest["documents"].values()) == len(texts)
+    assert manifest["characters"] == sum(map(len, texts))
+    assert 2 < manifest["characters_per_token"] < 5
+    back = documents_of(tmp_path / "books", "train") + documents_of(tmp_path / "books", "validation")
+    assert sorted(back) == sorted(texts)
