@@ -58,6 +58,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.pretraining
 
 clean:
 	rm -rf $(VENV) .venv-lowest build dist *.egg-info .pytest_cache .ruff_cache

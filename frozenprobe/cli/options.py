@@ -36,16 +36,21 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None
         groups[section].add_argument(option, **details)
 
 
-def read_options(arguments: argparse.Namespace, model: type[Checked]) -> Checked:
+def read_options(arguments: argparse.Namespace, model: type[Checked], base: dict[str, Any] | None = None) -> Checked:
     """Settings from `--config` and the options that were typed.
+
+    Args:
+        arguments: What `add_options` made argparse find.
+        model: The settings class.
+        base: Values below `--config`.
 
     Raises:
         SettingsError: An unknown key, an impossible value, or a file that cannot be read.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(base or {})
     if arguments.config is not None:
         try:
-            values = tomllib.loads(arguments.config.read_text())
+            values |= tomllib.loads(arguments.config.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"--config {arguments.config}: {error}") from None
     typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments}
@@ -85,7 +90,7 @@ def _options(model: type[BaseModel], place: tuple[str, ...] = ()) -> dict[str, t
 def _help(field: FieldInfo) -> str:
     parts = [field.description or ""]
     default = field.default
-    if field.is_required() or default is None or default == ():
+    if field.is_required() or field.default_factory is not None or default is None or default == ():
         pass
     elif isinstance(default, tuple):
         parts.append(f"(default {','.join(map(str, default))})")

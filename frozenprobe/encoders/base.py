@@ -148,3 +148,15 @@ class HasPrompts(Protocol):
     def prompt(self, role: Role) -> str:
         """The prefix for a role; may be empty."""
         ...
+
+
+@runtime_checkable
+class HasWarmPooler(Protocol):
+    """An encoder that was trained together with something that can pool its outputs (CrossBERT's predictor)."""
+
+    def warm_pooler(self) -> torch.nn.Module:
+        """A trained pooler to start from, on the encoder's device, in float32, trainable; a new copy each time.
+
+        Its forward takes the last hidden states `[b, t, d]` and their mask `[b, t]`, and gives vectors `[b, e]`.
+        """
+        ...

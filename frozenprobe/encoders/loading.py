@@ -65,7 +65,7 @@ def load_transformer(
     if folder.is_dir() and settings.revision is not None:
         raise EncoderError(f"--revision {settings.revision} goes with a hub id, but {path} is a local folder")
     device = resolve_device(settings.device)
-    with _quiet(), _one_line(path, settings):
+    with quiet_transformers(), _one_line(path, settings):
         source: dict[str, Any] = {"revision": settings.revision or "main", "subfolder": subfolder}
         source["trust_remote_code"] = settings.trust_remote_code
         commit = None if folder.is_dir() else resolve_commit(path, settings.revision, subfolder=subfolder)
@@ -75,7 +75,7 @@ def load_transformer(
         tokenizer = _load_tokenizer(path, source)
         model, model_notes = _load_model(settings, path, config, source)
         model = model.eval().requires_grad_(False).to(device)
-        _require_finite(path, model, settings.dtype)
+        require_finite(path, model, settings.dtype)
         max_length, length_notes = resolve_max_length(
             model, model.config, tokenizer, asked=settings.max_length, declared=declared_max_length
         )
@@ -209,7 +209,12 @@ def _blocks_left_over(model: nn.Module, unexpected: Any) -> list[str]:
     return sorted(key for key in unexpected if _NUMBER.sub("#", key.removeprefix(prefix)) in known)
 
 
-def _require_finite(path: str, model: nn.Module, dtype: str) -> None:
+def require_finite(path: str, model: nn.Module, dtype: str) -> None:
+    """Checks the weights.
+
+    Raises:
+        EncoderError: One is NaN or infinite.
+    """
     for name, weight in model.named_parameters():
         if weight.numel() == 0 or is_pooler(name):
             continue
@@ -225,7 +230,7 @@ def _some(names: Any) -> str:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def quiet_transformers() -> Generator[None]:
     """No load report (every head of a masked-LM checkpoint is one) and no progress bars; settings are put back."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

@@ -84,7 +84,7 @@ class RunStore:
             path = folder / "manifest.json"
             if path.exists() and not overwrite:
                 old = read_manifest(folder)
-                different = _differences(old["identity"], manifest["identity"])
+                different = differences(old["identity"], manifest["identity"])
                 if different:
                     raise RecordError(
                         f"{folder} holds a different run ({different}); choose another --out or --overwrite"
@@ -257,8 +257,8 @@ def _in_one_line(folder: Path) -> Generator[None]:
         raise RecordError(f"{folder} cannot be used for --out: {error.strerror or error}") from error
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first few settings in which two runs differ, in words."""
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first few settings in which two runs differ, in words; empty where they are the same."""
     old_flat, new_flat = _flatten(old), _flatten(new)
     names = [name for name in sorted(old_flat | new_flat) if old_flat.get(name) != new_flat.get(name)]
     shown = [f"{name} was {old_flat.get(name)}, is {new_flat.get(name)}" for name in names[:3]]

@@ -1,0 +1,30 @@
+"""A folder that one process at a time writes to."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from frozenprobe.errors import RecordError
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Generator[None]:
+    """Holds a folder for this process; a kill releases it.
+
+    Raises:
+        RecordError: Another process writes there, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise RecordError(f"cannot write {folder}: {error.strerror or error}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RecordError(f"another process is writing to {folder}") from None
+        yield

@@ -1,0 +1,284 @@
+"""Text -> token ids, once: every document as `<s> ... </s>`, end to end, in files that training maps into memory.
+
+    manifest.json        settings, counts, the shards with their lengths and checksums
+    tokenizer/           the tokenizer, saved by Hugging Face's `save_pretrained`
+    train-00000.bin ...  uint16 (uint32 above 65,536 ids), little-endian, whole documents
+    validation-00000.bin the same, of the documents held out
+
+The folder is made under a temporary name and renamed when it is whole. A killed preparation goes on after its last full
+shard: documents come in the same order each time, and which of them are held out depends on their content alone, so
+that two copies of a document are never on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossbert.display import Display
+from crossbert.files import sole_writer
+from crossbert.settings import PrepareSettings
+from crossbert.text import builtin_documents, hub_documents, local_documents, local_files
+from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer, train_tokenizer
+from frozenprobe.errors import DataError
+from frozenprobe.records.store import write_atomically
+
+FORMAT = 1
+DOCUMENTS_AT_ONCE = 512
+
+
+@dataclass
+class Progress:
+    """What a preparation has behind it: all that is needed to go on.
+
+    Attributes:
+        read: Documents taken from the source.
+        documents: Those kept, by split.
+        empty: Those dropped for holding nothing but white space.
+        characters: Of the kept ones.
+        shards: Finished files of each split: name, tokens, crc32. The validation split is one file that grows.
+    """
+
+    read: int = 0
+    documents: dict[str, int] = field(default_factory=lambda: {"train": 0, "validation": 0})
+    empty: int = 0
+    characters: int = 0
+    shards: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"train": [], "validation": []})
+
+    def tokens(self, split: str) -> int:
+        """Tokens of a split."""
+        return sum(shard["tokens"] for shard in self.shards[split])
+
+
+def prepare(settings: PrepareSettings, out: Path, display: Display | None = None) -> dict[str, Any]:
+    """Tokenises and packs text into a folder.
+
+    Args:
+        settings: Which text, which tokenizer.
+        out: The folder; must not exist, unless the same settings made it.
+        display: Told how far the work has got.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DataError: The text cannot be read, is empty, the folder belongs to something else, or the disk is full.
+        SettingsError: The tokenizer is unfit.
+        RecordError: Another process prepares the same folder.
+    """
+    display = display or Display()
+    identity = _identity(settings)
+    if out.exists():
+        return _finished(out, identity)
+    partial = out.absolute().parent / f".{out.name}.preparing"
+    with sole_writer(partial):
+        try:
+            _claim(partial, identity)
+            tokenizer = _tokenizer(settings, partial, display)
+            progress = _resume(partial, tokenizer)
+            if progress.read:
+                display.note(f"{progress.read:,} documents were prepared before; going on behind them")
+            with display:
+                _write_shards(settings, partial, tokenizer, progress, display)
+            manifest = _manifest(identity, tokenizer, progress)
+            write_atomically(partial / "manifest.json", _json(manifest))
+            for name in ("identity.json", "progress.json", ".lock"):
+                (partial / name).unlink(missing_ok=True)
+            os.rename(partial, out)
+        except OSError as error:
+            raise DataError(f"cannot write {partial}: {error.strerror or error}; the same command goes on") from error
+    return manifest
+
+
+def dtype_of(vocabulary: int) -> np.dtype:
+    """The type in which ids of a vocabulary are stored."""
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _identity(settings: PrepareSettings) -> dict[str, Any]:
+    """What decides the result: the settings, and the names and sizes of local files."""
+    files = [[str(path), path.stat().st_size] for path in local_files(settings.text)]
+    return {"format": FORMAT, "settings": settings.model_dump(mode="json"), "files": files}
+
+
+def _finished(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a folder that the same settings made before."""
+    try:
+        manifest = json.loads((out / "manifest.json").read_text())
+        same = manifest["identity"] == identity
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{out} exists and is not prepared data; choose another --out") from None
+    if not same:
+        raise DataError(f"{out} holds data prepared from other text or with other settings; choose another --out")
+    return manifest
+
+
+def _claim(partial: Path, identity: dict[str, Any]) -> None:
+    """Keeps what a killed preparation with the same settings left, and drops anything else."""
+    try:
+        same = json.loads((partial / "identity.json").read_text()) == identity
+    except (FileNotFoundError, ValueError):
+        same = False
+    if not same:
+        for entry in partial.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != ".lock":
+                entry.unlink()
+        write_atomically(partial / "identity.json", _json(identity))
+
+
+def _tokenizer(settings: PrepareSettings, partial: Path, display: Display) -> TextTokenizer:
+    folder = partial / "tokenizer"
+    if folder.exists():
+        return load_tokenizer(folder)
+    making = partial / "tokenizer.making"
+    if settings.train_tokenizer is None:
+        load_tokenizer(settings.tokenizer).tokenizer.save_pretrained(making)
+    else:
+        display.note(f"training a tokenizer of {settings.train_tokenizer:,} entries")
+        texts = (text for text in islice(_documents(settings), settings.tokenizer_documents) if text.strip())
+        train_tokenizer(texts, settings.train_tokenizer, making)
+    os.rename(making, folder)
+    return load_tokenizer(folder)
+
+
+def _documents(settings: PrepareSettings, skip: int = 0) -> Iterator[str]:
+    """The source's documents from number `skip` on."""
+    if settings.builtin is not None:
+        documents = builtin_documents(settings.builtin, settings.seed, skip)
+    elif settings.hub is not None:
+        documents = hub_documents(
+            settings.hub, settings.hub_config, settings.hub_split, settings.revision, settings.text_column, skip
+        )
+    else:
+        documents = islice(local_documents(settings.text, settings.text_column, settings.text_unit), skip, None)
+    left = None if settings.max_documents is None else max(settings.max_documents - skip, 0)
+    return islice(documents, left)
+
+
+def _resume(partial: Path, tokenizer: TextTokenizer) -> Progress:
+    """The progress of a killed preparation, with what it wrote after its last note of progress cut off."""
+    try:
+        progress = Progress(**json.loads((partial / "progress.json").read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        progress = Progress()
+    known = {shard["file"]: shard["tokens"] for shards in progress.shards.values() for shard in shards}
+    for file in partial.glob("*.bin"):
+        if file.name in known:
+            os.truncate(file, known[file.name] * dtype_of(tokenizer.vocabulary).itemsize)
+        else:
+            file.unlink()
+    return progress
+
+
+def _write_shards(
+    settings: PrepareSettings, partial: Path, tokenizer: TextTokenizer, progress: Progress, display: Display
+) -> None:
+    """Takes the documents that are left, and notes the progress whenever a training shard is full."""
+    dtype = dtype_of(tokenizer.vocabulary)
+    threshold = int(settings.validation_share * 2**64)
+    salt = settings.seed.to_bytes(8, "little")
+    started, before = time.monotonic(), progress.tokens("train")
+    shard = _new_shard(progress, "train")
+    if not progress.shards["validation"]:
+        progress.shards["validation"].append({"file": "validation-00000.bin", "tokens": 0, "crc32": 0})
+    validation = progress.shards["validation"][0]
+    for texts in _chunks(_documents(settings, progress.read), DOCUMENTS_AT_ONCE):
+        kept = [text for text in texts if text.strip()]
+        progress.read += len(texts)
+        progress.empty += len(texts) - len(kept)
+        rows: dict[str, list[list[int]]] = {"train": [], "validation": []}
+        for text, ids in zip(kept, tokenizer.encode(kept) if kept else (), strict=True):
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=salt).digest()
+            rows["validation" if int.from_bytes(digest, "little") < threshold else "train"].append(ids)
+            progress.characters += len(text)
+        for split, target in (("train", shard), ("validation", validation)):
+            progress.documents[split] += len(rows[split])
+            _append(partial / target["file"], target, rows[split], dtype)
+        tokens = progress.tokens("train")
+        rate = (tokens - before) / max(time.monotonic() - started, 1e-9)
+        done, total = (
+            (tokens, settings.max_tokens)
+            if settings.max_tokens
+            else (progress.read, settings.builtin or settings.max_documents)
+        )
+        display.advance(done, total, f"{tokens:,} tokens  {rate:,.0f} tokens/s")
+        if settings.max_tokens is not None and tokens >= settings.max_tokens:
+            break
+        if shard["tokens"] >= settings.shard_tokens:
+            _on_disk(partial, shard, validation)
+            write_atomically(partial / "progress.json", _json(asdict(progress)))
+            shard = _new_shard(progress, "train")
+    for split in ("train", "validation"):
+        progress.shards[split] = [shard for shard in progress.shards[split] if shard["tokens"]]
+        if not progress.shards[split]:
+            raise DataError(
+                f"no document for {split}: {progress.read:,} documents were read, {progress.empty:,} of them empty;"
+                " give more text, or another --validation-share"
+            )
+    _on_disk(partial, progress.shards["train"][-1], progress.shards["validation"][0])
+
+
+def _on_disk(partial: Path, *shards: dict[str, Any]) -> None:
+    """Waits until files are really written, so that what is noted of them is true after a power cut too."""
+    for shard in shards:
+        if shard["tokens"]:
+            with (partial / shard["file"]).open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _new_shard(progress: Progress, split: str) -> dict[str, Any]:
+    shard = {"file": f"{split}-{len(progress.shards[split]):05d}.bin", "tokens": 0, "crc32": 0}
+    progress.shards[split].append(shard)
+    return shard
+
+
+def _append(path: Path, shard: dict[str, Any], rows: list[list[int]], dtype: np.dtype) -> None:
+    """Adds documents to a file and to its entry."""
+    if not rows:
+        return
+    content = b"".join(np.asarray(row, dtype).tobytes() for row in rows)
+    with path.open("ab") as file:
+        file.write(content)
+    shard["tokens"] += len(content) // dtype.itemsize
+    shard["crc32"] = zlib.crc32(content, shard["crc32"])
+
+
+def _chunks(documents: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(documents)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _manifest(identity: dict[str, Any], tokenizer: TextTokenizer, progress: Progress) -> dict[str, Any]:
+    tokens = {split: progress.tokens(split) for split in progress.shards}
+    return {
+        "identity": identity,
+        "vocabulary": tokenizer.vocabulary,
+        "start": tokenizer.start,
+        "tokenizer": fingerprint(tokenizer.tokenizer),
+        "documents": progress.documents,
+        "empty_documents": progress.empty,
+        "tokens": tokens,
+        "characters": progress.characters,
+        # Without <s> and </s>, which stand for no character.
+        "characters_per_token": progress.characters
+        / max(sum(tokens.values()) - 2 * sum(progress.documents.values()), 1),
+        "shards": progress.shards,
+    }

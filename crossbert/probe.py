@@ -1,0 +1,50 @@
+"""The `crossbert` adapter: what training or export left behind becomes an encoder that frozenprobe measures, as it is.
+
+Follows the adapter protocol of `frozenprobe.encoders.registry`. Importing it imports neither torch nor transformers; the
+encoder itself is `encoder.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from crossbert.reading import find_checkpoint, is_training_checkpoint
+from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.huggingface import is_hub_id
+from frozenprobe.settings import EncoderSettings
+
+
+class CrossBertAdapter:
+    """Claims runs, their step folders, and exported folders (30); a hub id needs the scheme, or goes to `hf`."""
+
+    scheme = "crossbert"
+
+    def sniff(self, path: str) -> int:
+        """The priority of this adapter's claim on `path`; 0: none."""
+        return 30 if is_training_checkpoint(Path(path)) or _is_exported(path) else 0
+
+    def load(self, settings: EncoderSettings, path: str) -> Encoder:
+        """Loads the newest complete step of a run, the step named, or what was exported.
+
+        Raises:
+            EncoderError: It is incomplete, damaged, or cannot run as asked.
+        """
+        exported = _is_exported(path) or is_hub_id(path)
+        folder = None if exported else find_checkpoint(Path(path))
+
+        from crossbert.encoder import load_checkpoint, load_exported
+
+        return load_exported(settings, path) if folder is None else load_checkpoint(settings, folder)
+
+
+def _is_exported(path: str) -> bool:
+    """Whether a folder's config.json is of transformers' type `crossbert`."""
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == "crossbert"
+
+
+adapter = CrossBertAdapter()

@@ -1,0 +1,280 @@
+"""Text becomes tokens once, completely, in the same way each time, and a kill loses nothing."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from crossbert import prepare as module
+from crossbert.prepare import prepare
+from crossbert.settings import PrepareSettings
+from crossbert.text import builtin_documents, local_documents
+from crossbert.tokenizer import load_tokenizer
+from frozenprobe.errors import DataError, RecordError, SettingsError
+from frozenprobe.settings import parse
+from frozenprobe.tasks.builtin import BUILTIN, load_builtin
+
+
+def settings(**values):
+    return parse(PrepareSettings, values)
+
+
+def tokens_of(folder, split):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return np.concatenate([np.fromfile(folder / shard["file"], "<u2") for shard in manifest["shards"][split]])
+
+
+def documents_of(folder, split):
+    """The documents of a split, decoded."""
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    tokens = tokens_of(folder, split)
+    starts = np.flatnonzero(tokens == tokenizer.start)
+    rows = np.split(tokens, starts)[1:]
+    assert all(row[-1] == tokenizer.end for row in rows)
+    return [tokenizer.tokenizer.decode(row[1:-1].tolist()) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [*builtin_documents(150, seed=3), "Größe, 東京 and a literal <mask> or </s>.", "   \n", ""]
+
+
+@pytest.fixture(scope="module")
+def jsonl(texts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def prepared(jsonl, tmp_path_factory):
+    out = tmp_path_factory.mktemp("data") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "DOCUMENTS_AT_ONCE", 16)  # so that there are several shards
+        manifest = prepare(settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000), out)
+    return out, manifest
+
+
+def test_every_document_comes_back_once_and_the_counts_say_so(prepared, texts):
+    out, manifest = prepared
+    train, validation = documents_of(out, "train"), documents_of(out, "validation")
+    kept = [text for text in texts if text.strip()]
+    assert sorted(train + validation) == sorted(kept)
+    assert not set(train) & set(validation)
+    assert train == [text for text in kept if text in set(train)]  # in order
+    assert manifest["documents"] == {"train": len(train), "validation": len(validation)}
+    assert manifest["empty_documents"] == 2
+    assert manifest["characters"] == sum(map(len, kept))
+    assert manifest["tokens"]["train"] == len(tokens_of(out, "train"))
+    assert len(manifest["shards"]["train"]) > 1
+
+
+def test_the_tokenizer_is_a_hugging_face_one_that_frames_a_text(prepared):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(prepared[0] / "tokenizer")
+    assert len(tokenizer) == 400
+    ids = tokenizer("a word")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens([ids[0], ids[-1]]) == ["<s>", "</s>"]
+    assert tokenizer.convert_ids_to_tokens(range(4)) == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert tokenizer.mask_token_id == 4
+    assert tokenizer("a <mask>")["input_ids"][-2] == 4
+
+
+def test_special_tokens_written_in_a_text_stay_text(prepared):
+    tokens = np.concatenate([tokens_of(prepared[0], split) for split in ("train", "validation")])
+    assert 4 not in tokens
+    assert (tokens == 0).sum() == (tokens == 2).sum() == sum(prepared[1]["documents"].values())
+
+
+def test_a_killed_preparation_goes_on_to_the_same_bytes(prepared, jsonl, tmp_path, monkeypatch):
+    out, whole = prepared
+    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+    append, calls = module._append, []
+
+    def dies(*arguments):
+        calls.append(1)
+        if len(calls) == 15:
+            raise KeyboardInterrupt
+        append(*arguments)
+
+    monkeypatch.setattr(module, "_append", dies)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(same, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    notes = []
+
+    class Notes(module.Display):
+        def note(self, line):
+            notes.append(line)
+
+    prepare(same, tmp_path / "again", Notes())
+    assert any("going on" in note for note in notes)
+    assert not any("training a tokenizer" in note for note in notes)
+    for split in ("train", "validation"):
+        np.testing.assert_array_equal(tokens_of(tmp_path / "again", split), tokens_of(out, split))
+    again = json.loads((tmp_path / "again" / "manifest.json").read_text())
+    assert {key: again[key] for key in ("documents", "tokens", "characters", "empty_documents")} == {
+        key: whole[key] for key in ("documents", "tokens", "characters", "empty_documents")
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again"]
+
+
+def test_the_same_command_again_is_done_and_another_is_refused(prepared, jsonl):
+    out, _ = prepared
+    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
+    assert prepare(same, out) == json.loads((out / "manifest.json").read_text())
+    with pytest.raises(DataError, match="other settings"):
+        prepare(settings(text=str(jsonl), train_tokenizer=500), out)
+
+
+def test_two_preparations_of_one_folder_do_not_meet(jsonl, tmp_path):
+    import fcntl
+
+    (tmp_path / ".x.preparing").mkdir()
+    with (tmp_path / ".x.preparing" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RecordError, match="another process"):
+            prepare(settings(text=str(jsonl), train_tokenizer=400), tmp_path / "x")
+
+
+def test_a_prepared_tokenizer_serves_other_text(prepared, texts, tmp_path):
+    (tmp_path / "b.txt").write_text("\n\n".join(text for text in texts if text.strip()))
+    manifest = prepare(
+        settings(
+            text=str(tmp_path / "b.txt"),
+            text_unit="paragraph",
+            tokenizer=str(prepared[0] / "tokenizer"),
+            validation_share=0.1,
+        ),
+        tmp_path / "b",
+    )
+    assert manifest["tokenizer"] == prepared[1]["tokenizer"]
+    assert manifest["documents"] == prepared[1]["documents"]  # by content: the same texts are held out
+
+
+def test_a_large_vocabulary_is_stored_in_32_bits():
+    assert module.dtype_of(65536) == np.uint16
+    assert module.dtype_of(65537) == np.uint32
+
+
+def test_limits_stop_the_preparation(jsonl, tmp_path, monkeypatch):
+    few = prepare(
+        settings(text=str(jsonl), train_tokenizer=400, max_documents=60, validation_share=0.2), tmp_path / "a"
+    )
+    assert sum(few["documents"].values()) == 60
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+    short = prepare(
+        settings(text=str(jsonl), train_tokenizer=400, max_tokens=3000, validation_share=0.2), tmp_path / "b"
+    )
+    assert 3000 <= short["tokens"]["train"] < 6000
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "txt", "lines"])
+def test_all_kinds_of_files_give_the_same_documents(kind, tmp_path):
+    texts = ["one\ntwo", "three", "fo\u2028ur"]
+    if kind == "jsonl.gz":
+        with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.write("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n\n" for text in texts))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"id": [1, 2, 3], "text": texts}), tmp_path / "a.parquet")
+    elif kind == "txt":
+        for number, text in enumerate(texts):
+            (tmp_path / f"{number}.txt").write_text(text)
+    else:
+        texts = ["three", "fo\u2028ur"]
+        (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
+    assert list(local_documents([tmp_path], "text", "line" if kind == "lines" else "file")) == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"text": 5}\n', "line 2: the field text is not text but int"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2 is not valid JSON"),
+        ("a.jsonl", b'{"body": "x"}\n', "line 1 has no field text; it has body"),
+        ("a.txt", b"\xff\xfe\x00", "not valid UTF-8"),
+        ("a.parquet", b"PAR1 and no more", "cannot be read"),
+        ("a.txt.gz", b"no gzip", "cannot be read"),
+        ("a.pdf", b"x", "unknown kind of file"),
+        ("a.txt", b" \n", "no document for train"),
+    ],
+)
+def test_bad_text_is_one_line(name, content, message, prepared, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        prepare(
+            settings(text=str(tmp_path / name), tokenizer=str(prepared[0] / "tokenizer"), validation_share=0.4),
+            tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_requests_are_one_line(tmp_path, tiny_bert, jsonl):
+    with pytest.raises(SettingsError, match="exactly one of"):
+        settings(text="a.txt", builtin=5)
+    with pytest.raises(DataError, match="no such file"):
+        prepare(settings(text=str(tmp_path / "absent.txt")), tmp_path / "out")
+    with pytest.raises(DataError, match="cannot load the tokenizer"):
+        prepare(settings(text=str(jsonl), tokenizer=str(tmp_path / "absent")), tmp_path / "out")
+    with pytest.raises(SettingsError, match="the text yields only"):
+        prepare(settings(text=str(jsonl), train_tokenizer=50_000), tmp_path / "out")
+
+
+def test_a_full_disk_is_one_line(prepared, jsonl, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_append", full)
+    with pytest.raises(DataError, match="No space left"):
+        prepare(settings(text=str(jsonl), tokenizer=str(prepared[0] / "tokenizer")), tmp_path / "out")
+
+
+def test_builtin_text_is_a_function_of_seed_and_number():
+    texts = list(builtin_documents(40, seed=1))
+    assert list(builtin_documents(40, seed=1, skip=30)) == texts[30:]
+    assert not set(texts) & set(builtin_documents(40, seed=2))
+    assert len(set(texts)) == 40
+
+
+def test_builtin_text_holds_no_validation_sentence_of_the_builtin_suite():
+    text = "\n".join(builtin_documents(300, seed=0))
+    for name in BUILTIN:
+        for split in load_builtin(name).evaluations:
+            assert not any(sentence in text for sentence in (*split.texts, *(split.pairs or ())) if len(sentence) > 60)
+
+
+def test_a_hub_set_is_streamed_and_goes_on_where_it_broke_off(monkeypatch):
+    import datasets
+
+    from crossbert.text import hub_documents
+
+    asked = []
+
+    def load(name, config, **options):
+        asked.append((name, config, options))
+        rows = [{"text": f"row {number}"} for number in range(6)]
+        return datasets.Dataset.from_list(rows).to_iterable_dataset()
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert list(hub_documents("owner/name", "en", "train", "abc", "text", skip=4)) == ["row 4", "row 5"]
+    assert asked == [("owner/name", "en", {"split": "train", "revision": "abc", "streaming": True})]
+    with pytest.raises(DataError, match="no field body"):
+        list(hub_documents("owner/name", None, "train", None, "body"))
+
+
+def test_real_text_comes_back_whole(real_data, tmp_path):
+    file = real_data / "local" / "english-text" / "books" / "validation.parquet"
+    if not file.exists():
+        pytest.skip("the data folder holds no local/english-text")
+    texts = pq.read_table(file).column("text").to_pylist()
+    manifest = prepare(settings(text=str(file), train_tokenizer=1000, validation_share=0.1), tmp_path / "books")
+    assert sum(manifest["documents"].values()) == len(texts)
+    assert manifest["characters"] == sum(map(len, texts))
+    assert 2 < manifest["characters_per_token"] < 5
+    back = documents_of(tmp_path / "books", "train") + documents_of(tmp_path / "books", "validation")
+    assert sorted(back) == sorted(texts)
