@@ -15,6 +15,7 @@ from frozenprobe.errors import FrozenprobeError
 # Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "mteb": "MTEB of a checkpoint with a pooling of its tokens, resumable, ready for the leaderboard",
     "show": "print finished runs again, from their records",
     "cache": "show or prune the feature cache",
 }

@@ -1,0 +1,333 @@
+"""`frozenprobe mteb`: MTEB of one checkpoint with one pooling, through mteb itself, from names to records.
+
+Protocol: mteb's tasks, metrics and aggregation, unmodified; no prompts unless the checkpoint or the caller has them. Thin on
+purpose: it plans one unit per task, and the engine runs them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mteb
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from torch import nn
+
+from frozenprobe.encoders.base import Encoder, Role
+from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.registry import load_encoder
+from frozenprobe.engine.progress import Reporter, SilentReporter
+from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
+from frozenprobe.errors import EncoderError
+from frozenprobe.features.cache import FeatureCache, default_cache_dir
+from frozenprobe.records.provenance import provenance
+from frozenprobe.records.reading import Run, read_run
+from frozenprobe.records.schema import Unit, UnitKey
+from frozenprobe.records.store import RunStore, read_units
+from frozenprobe.reports.mteb import write_csv
+from frozenprobe.settings import MtebSettings, parse
+from frozenprobe.suites.mteb import data
+from frozenprobe.suites.mteb.adapter import MtebEncoder
+from frozenprobe.suites.mteb.export import export
+from frozenprobe.suites.mteb.forecast import Forecast, forecast_tasks
+from frozenprobe.suites.mteb.quiet import quiet
+from frozenprobe.suites.mteb.results import SUITE, model_meta, task_result, unit_of, write_results
+from frozenprobe.suites.mteb.selection import Selection, fresh, parts_of, select
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS_PER_BATCH = 1024
+"""Rows in a batch of mteb's DataLoader, where one is read at all; without effect on what is encoded together."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run: a selection, and the tasks that are encoded for it, with their data found.
+
+    Attributes:
+        selection: The tasks asked for.
+        parts: The tasks to encode, by the task they belong to, in order.
+    """
+
+    selection: Selection
+    parts: dict[str, list[Any]]
+
+    @property
+    def encoded(self) -> list[Any]:
+        """All tasks to encode, each once."""
+        return list({part.metadata.name: part for parts in self.parts.values() for part in parts}.values())
+
+
+def run_mteb(
+    settings: MtebSettings,
+    out: Path,
+    *,
+    encoder: Encoder | None = None,
+    pooler: nn.Module | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    import_seconds: float = 0.0,
+) -> Run:
+    """Evaluates a checkpoint into a results folder; the same call resumes what was interrupted.
+
+    Args:
+        settings: What is measured.
+        out: The run's folder: records, `mteb/` with mteb's own results, `model/` with the exported encoder.
+        encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        pooler: A module instead of the pooling that `settings.pooler` names.
+        overwrite: Drop what another run left in the folder.
+        reporter: Told about progress.
+        import_seconds: What importing cost the caller; kept with the other timings.
+
+    Raises:
+        FrozenprobeError: Wrong input; found before any encoding wherever it can be.
+    """
+    reporter = reporter or SilentReporter()
+    with reporter, quiet(), _planned(settings) as plan:
+        started = time.perf_counter()
+        encoder = encoder or load_encoder(settings.encoder)
+        name = settings.encoder.name or encoder.info.name
+        model = _model(settings, encoder, pooler)
+        check_padding(encoder)
+        model.mteb_model_meta = meta = model_meta(settings, model, name)
+        store = RunStore(out, _manifest(settings, model, name), overwrite=overwrite)
+        if overwrite:
+            for folder in ("mteb", "model"):
+                shutil.rmtree(out / folder, ignore_errors=True)
+        store.update(
+            benchmark={"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
+            asked=[task.metadata.name for task in plan.selection.tasks],
+        )
+        store.add_timings("setup", {"import": import_seconds, "load": time.perf_counter() - started})
+        budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
+        model.features = settings.features.model_copy(update={"tokens_per_batch": budget})
+        for line in _notes(model, plan, name):
+            reporter.note(line)
+        if settings.export:
+            try:
+                export(model, out / "model")
+            except EncoderError as error:  # the scores do not need it
+                reporter.note(f"{name} is not exported: {error}")
+
+        def written(unit: Unit) -> None:
+            write_results(out / "mteb", [unit], meta)
+            store.update(tokens_per_batch=model.features.tokens_per_batch)
+
+        run_units(_units(plan, model, store), store, reporter, written)
+        run = read_run(out)
+        write_results(out / "mteb", [unit for unit in run.units if unit.key.suite == SUITE], meta)
+        write_csv(run, out)
+    return run
+
+
+def forecast(
+    settings: MtebSettings, *, encoder: Encoder | None = None, pooler: nn.Module | None = None
+) -> list[Forecast]:
+    """The tasks in the order in which they would run, with what they would cost; writes nothing.
+
+    Raises:
+        FrozenprobeError: Wrong input, missing data included.
+    """
+    with quiet(), _planned(settings) as plan:
+        encoder = encoder or load_encoder(settings.encoder)
+        return forecast_tasks(_model(settings, encoder, pooler), plan.selection.tasks)
+
+
+def evaluate_mteb(
+    ckpt: str | Path | Encoder,
+    pooler: str | nn.Module | None = None,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Evaluates a checkpoint on MTEB and returns every score as a frame.
+
+    Args:
+        ckpt: Hub id, folder, `scheme:path`, or a loaded encoder.
+        pooler: `mean`, `cls`, `last`, `own`, or a torch module from token features `[b, t, d]` and mask `[b, t]` to `[b, e]`;
+            None: the checkpoint's own where it declares one, else `mean`.
+        out: Folder for records, mteb's results and the exported encoder; None keeps them only for the length of the call.
+        overwrite: Drop what another run left in `out`.
+        reporter: Told about progress; None is silent.
+        **settings: Fields of `MtebSettings`, sections as dictionaries: `tasks="STS12,SciFact"`, `benchmark="MTEB(eng, v1)"`,
+            `encoder={"dtype": "bf16"}`.
+
+    Returns:
+        One row per score: task, split, metric, value as a fraction; the main scores have `is_headline`.
+
+    Raises:
+        FrozenprobeError: Wrong input, explained in one line.
+    """
+    encoder = None if isinstance(ckpt, str | Path) else ckpt
+    name = str(ckpt) if encoder is None else encoder.info.name
+    values: dict[str, Any] = {**settings, "encoder": {**settings.get("encoder", {}), "ckpt": name}}
+    if isinstance(pooler, str):
+        values["pooler"] = pooler
+    if out is None:
+        values.setdefault("export", False)
+    checked = parse(MtebSettings, values)
+    module = None if pooler is None or isinstance(pooler, str) else pooler
+    with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
+        folder = Path(out) if out is not None else Path(temporary) / "run"
+        run = run_mteb(checked, folder, encoder=encoder, pooler=module, overwrite=overwrite, reporter=reporter)
+        return run.scores()
+
+
+@contextmanager
+def _planned(settings: MtebSettings) -> Generator[Plan]:
+    """The tasks with their data found, for as long as the block runs."""
+    selection = select(settings)
+    plan = Plan(selection, {task.metadata.name: parts_of(task) for task in selection.tasks})
+    with tempfile.TemporaryDirectory(prefix="frozenprobe-") as pages:
+        if settings.data_dir is None:
+            data.check_hub(plan.encoded)
+        else:
+            data.use_local_copies(plan.encoded, settings.data_dir, Path(pages))
+        yield plan
+
+
+def _model(settings: MtebSettings, encoder: Encoder, pooler: nn.Module | None) -> MtebEncoder:
+    prompts: dict[Role, str] = {"query": settings.query_prompt or "", "document": settings.document_prompt or ""}
+    cache = None
+    if settings.features.cache:
+        root = settings.features.cache_dir or default_cache_dir()
+        cache = FeatureCache(root, int(settings.features.cache_limit_gb * 1e9))
+    return MtebEncoder(
+        encoder,
+        settings.pooler if pooler is None else pooler,
+        layer=settings.layer,
+        normalise=settings.normalise,
+        prompts=prompts,
+        features=settings.features,
+        cache=cache,
+    )
+
+
+def _units(plan: Plan, model: MtebEncoder, store: RunStore) -> list[PlannedUnit]:
+    """One unit per task that is encoded, and behind its parts one per aggregate, which encodes nothing."""
+    finished = store.finished()
+    units: dict[UnitKey, PlannedUnit] = {}
+    for task in plan.selection.tasks:
+        name = task.metadata.name
+        parts = plan.parts[name]
+        for part in parts:
+            key = _key(part, finished)
+            units.setdefault(key, PlannedUnit(key, part.metadata.name, partial(_compute, part, model)))
+        if isinstance(task, AbsTaskAggregate):
+            key = _key(task, finished)
+            units[key] = PlannedUnit(key, name, partial(_combine, task, parts, model, store))
+    return list(units.values())
+
+
+def _compute(task: Any, model: MtebEncoder, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
+    """Loads a task's rows, lets mteb score them, and lets the rows go."""
+    task = fresh(task)
+    model.start_task()
+    model.on_progress = lambda progress: on_progress("forward", progress.done, progress.total)
+    started = time.perf_counter()
+    data.load(task)
+    seconds = {"data": time.perf_counter() - started}
+    subset = data.subset_of(task)
+    counted = sum(data.rows_of(task, split, part) for split in task.eval_splits for part in task.hf_subsets)
+    started = time.perf_counter()
+    (result,) = mteb.evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": _ROWS_PER_BATCH},
+    ).task_results
+    task.unload_data()
+    total = time.perf_counter() - started
+    for phase in ("tokenize", "forward", "cache"):
+        seconds[phase] = sum(report.seconds[phase] for report in model.reports)
+    seconds["score"] = total - sum(seconds[phase] for phase in ("tokenize", "forward", "cache"))
+    source = task.metadata.dataset["path"]
+    return unit_of(result, task, model, source=source, subset=subset, n_evaluated=counted), seconds
+
+
+def _combine(
+    task: Any, parts: Sequence[Any], model: MtebEncoder, store: RunStore, on_progress: OnProgress
+) -> tuple[Unit, dict[str, float]]:
+    """The unit of an aggregate, from the units of its parts."""
+    model.start_task()
+    by_key = {unit.key: unit for unit in read_units(store.folder)[0]}
+    units = [by_key[_key(part, set(by_key))] for part in parts]
+    subsets = [unit.title for unit in units if unit.about["subset"]]
+    result = task.combine_task_results([task_result(unit) for unit in units])
+    subset = f"the mean of {', '.join(subsets)} and others" if subsets else None
+    counted = sum(row["n_evaluated"] for unit in units for row in unit.rows if row["is_headline"])
+    source = ", ".join(dict.fromkeys(unit.about["source"] for unit in units))
+    return unit_of(result, task, model, source=source, subset=subset, n_evaluated=counted), {}
+
+
+def _key(task: Any, finished: Set[UnitKey]) -> UnitKey:
+    """The unit of a task; of a subset, where that is all that its local copy has given."""
+    name = task.metadata.name
+    subset = UnitKey(SUITE, f"{name}-subset", "single")
+    unknown = task.metadata.dataset["revision"] in (data.UNKNOWN_REVISION, "1")
+    return subset if unknown and subset in finished else UnitKey(SUITE, name, "single")
+
+
+def _manifest(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str, Any]:
+    """What the folder says of the run; `identity` is what must be the same for a resume."""
+    chosen = settings.model_dump(mode="json")
+    meta = model.mteb_model_meta
+    return {
+        "suite": SUITE,
+        "identity": {
+            "fingerprint": model.fingerprint(),
+            "encoder": {
+                name: chosen["encoder"][name] for name in ("dtype", "max_length", "attn", "random_init", "init_seed")
+            },
+            "pooling": model.pooling,
+            "layer": model.layer,
+            "normalise": model.normalise,
+            "prompts": model.prompts,
+            "model": {"name": meta.name, "revision": meta.revision},
+        },
+        "encoder": {**vars(model.encoder.info), "name": name, "fingerprint": model.encoder.fingerprint()},
+        "training_data": None if meta.training_datasets is None else sorted(meta.training_datasets),
+        "settings": chosen,
+        **provenance(),
+    }
+
+
+def _notes(model: MtebEncoder, plan: Plan, name: str) -> list[str]:
+    """What a reader of the scores should know before the first of them."""
+    info = model.encoder.info
+    meta = model.mteb_model_meta
+    lines = [
+        f"{name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
+        f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}; "
+        f"pooling {model.pooling} of layer {model.layer}"
+    ]
+    lines += [f"{name}: {note}" for note in info.notes]
+    declared = getattr(model.encoder, "prompts", {})
+    others = [
+        prompt for prompt, text in declared.items() if text and prompt not in ("query", "document", "passage", "corpus")
+    ]
+    if others:
+        lines.append(f"{name}: its prompts {', '.join(others)} are not applied; queries and documents have theirs")
+    lines += plan.selection.notes
+    unknown = [
+        task.metadata.name for task in plan.encoded if task.metadata.dataset["revision"] == data.UNKNOWN_REVISION
+    ]
+    if unknown:
+        lines.append(f"local copies of unknown revision, not for submission: {', '.join(unknown)}")
+    if meta.training_datasets is None:
+        lines.append(
+            f"{name}: its training data is unknown, so no task counts as zero-shot; name it with --training-data"
+        )
+    return lines
