@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REMEMBERED_BYTES = 1 << 30
 """Vectors of a task that are kept in memory in case it asks for the same text again."""
 
-_MEASURED_BATCHES = 64
+_MEASURED_BATCHES = 32
 """So many full batches must have been encoded before the token budget found there is kept for the run."""
 
 

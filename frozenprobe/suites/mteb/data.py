@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import DatasetCard
 from mteb.abstasks.classification import AbsTaskClassification
 from mteb.abstasks.clustering import AbsTaskClustering
 from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
@@ -64,6 +65,8 @@ def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
             if lacking:
                 problems.append(f"{task.metadata.name} ({folder} has no {lacking})")
                 continue
+            # Such a task would read all languages from one config and divide the rows by a column; its own is enough.
+            task.fast_loading = task.fast_loading and not set(task.hf_subsets) <= set(configs)
             folder = _page(configs, pages / folder.parent.name / folder.name)
         dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": revision}
         task.metadata = task.metadata.model_copy(update={"dataset": dataset})
@@ -72,6 +75,13 @@ def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
             f"{len(problems)} of {len(tasks)} data sets are not in {data_dir}: {', '.join(problems)}; "
             "add them, or choose tasks with --tasks"
         )
+
+
+def inherit_revision(aggregate: Any, parts: Sequence[Any]) -> None:
+    """An aggregate of copies of unknown revision is of unknown revision too."""
+    if any(part.metadata.dataset["revision"] == UNKNOWN_REVISION for part in parts):
+        dataset = {**aggregate.metadata.dataset, "revision": UNKNOWN_REVISION}
+        aggregate.metadata = aggregate.metadata.model_copy(update={"dataset": dataset})
 
 
 def check_hub(tasks: Sequence[Any]) -> None:
@@ -161,8 +171,10 @@ def _names_configs(folder: Path) -> bool:
     page = folder / "README.md"
     if not page.is_file():
         return False
-    header = re.match(r"\s*---\n(.*?)\n---", page.read_text(encoding="utf-8", errors="replace"), re.DOTALL)
-    return header is not None and re.search(r"^configs:", header[1], re.MULTILINE) is not None
+    try:
+        return bool(DatasetCard.load(page, ignore_metadata_errors=True).data.get("configs"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{page}: {(str(error).splitlines() or ['cannot be read'])[0]}") from error
 
 
 def _configs(folder: Path) -> Configs:
@@ -188,7 +200,9 @@ def _lacking(task: Any, configs: Configs) -> str | None:
         wanted += [f"{prefix}top_ranked"] if task.metadata.type == "Reranking" else []
         splits = []
     else:
-        wanted = [subset for subset in task.hf_subsets if len(configs) > 1 or task.metadata.is_multilingual]
+        wanted = list(task.hf_subsets) if len(configs) > 1 or task.metadata.is_multilingual else []
+        if task.fast_loading and "default" in configs and not set(wanted) <= set(configs):
+            wanted = ["default"]
         splits = [*task.eval_splits, *([task.train_split] if isinstance(task, AbsTaskClassification) else [])]
     for config in wanted:
         if config not in configs:

@@ -193,6 +193,9 @@ def _planned(settings: MtebSettings) -> Generator[Plan]:
             data.check_hub(plan.encoded)
         else:
             data.use_local_copies(plan.encoded, settings.data_dir, Path(pages))
+            for task in selection.tasks:
+                if isinstance(task, AbsTaskAggregate):
+                    data.inherit_revision(task, plan.parts[task.metadata.name])
         yield plan
 
 
@@ -246,7 +249,7 @@ def _compute(task: Any, model: MtebEncoder, on_progress: OnProgress) -> tuple[Un
         cache=None,
         co2_tracker=False,
         show_progress_bar=False,
-        encode_kwargs={"batch_size": _ROWS_PER_BATCH},
+        encode_kwargs={"batch_size": _ROWS_PER_BATCH, "show_progress_bar": False},
     ).task_results
     task.unload_data()
     total = time.perf_counter() - started
@@ -276,7 +279,7 @@ def _key(task: Any, finished: Set[UnitKey]) -> UnitKey:
     """The unit of a task; of a subset, where that is all that its local copy has given."""
     name = task.metadata.name
     subset = UnitKey(SUITE, f"{name}-subset", "single")
-    unknown = task.metadata.dataset["revision"] in (data.UNKNOWN_REVISION, "1")
+    unknown = task.metadata.dataset["revision"] == data.UNKNOWN_REVISION
     return subset if unknown and subset in finished else UnitKey(SUITE, name, "single")
 
 

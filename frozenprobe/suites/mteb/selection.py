@@ -85,7 +85,8 @@ def parts_of(task: Any) -> list[Any]:
 def fresh(task: Any) -> Any:
     """The same task anew: an instance draws from a random state of its own, so a second evaluation of it would differ."""
     copy = type(task)(seed=task.seed)
-    copy.hf_subsets, copy._eval_splits, copy.metadata = task.hf_subsets, task._eval_splits, task.metadata
+    for name in ("hf_subsets", "_eval_splits", "metadata", "fast_loading"):
+        setattr(copy, name, getattr(task, name))
     return copy
 
 

@@ -1,0 +1,267 @@
+"""A run over local copies: every kind of task, means and missing tasks, resume, mteb's folder."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from frozenprobe.errors import DataError, RecordError
+from frozenprobe.records.reading import read_run
+from frozenprobe.reports.mteb import print_mteb, summarise_mteb
+from frozenprobe.settings import MtebSettings, parse
+from tests.suites.mteb import rows
+
+
+def settings(model, copies, tmp_path, **changes):
+    values = {
+        "encoder": {"ckpt": str(model)},
+        "features": {"cache_dir": str(tmp_path / "cache")},
+        "benchmark": "MTEB(eng, v1)",
+        "tasks": rows.TASKS["MTEB(eng, v1)"],
+        "data_dir": str(copies),
+        "export": False,
+    }
+    return parse(MtebSettings, {**values, **changes})
+
+
+def run(*arguments, **options):
+    from frozenprobe.suites.mteb.run import run_mteb
+
+    return run_mteb(*arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_bert, copies, tmp_path_factory):
+    """A finished run in which the copies count as whole: their row counts are not compared."""
+    from frozenprobe.suites.mteb import data
+
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "subset_of", lambda task: None)
+        return run(settings(tiny_bert, copies, folder, training_data="MSMARCO"), folder / "run")
+
+
+def test_every_kind_of_task_gives_a_main_score_and_nothing_else_is_in_the_means(whole):
+    summary = summarise_mteb(whole)
+    done = {score.task for score in summary.tasks if score.value is not None}
+    assert done == set(rows.TASKS["MTEB(eng, v1)"].split(","))
+    assert {mean.category for mean in summary.categories if mean.done} == {mean.category for mean in summary.categories}
+    assert all(0 <= score.value <= 1 for score in summary.tasks if score.category != "STS" and score.value is not None)
+    assert not summary.others  # the parts of an aggregate are in its score
+    assert summary.average is None
+    assert summary.overall is None
+    assert len(summary.missing) == 56 - len(done)
+
+
+def test_the_aggregate_counts_once_as_the_mean_of_its_parts(whole):
+    scores = {unit.key.task: [row["value"] for row in unit.rows if row["is_headline"]] for unit in whole.units}
+    parts = [
+        value[0] for task, value in scores.items() if task.startswith("CQADupstack") and task != "CQADupstackRetrieval"
+    ]
+    assert len(parts) == 12
+    assert scores["CQADupstackRetrieval"][0] == pytest.approx(np.mean(parts), abs=1e-5)
+
+
+def test_mteb_reads_its_results_folder_and_gives_the_same_scores(whole):
+    import mteb
+
+    results = mteb.ResultCache(cache_path=whole.folder / "mteb").load_results(
+        models=["frozenprobe/tiny-bert-mean"], validate_and_filter=False
+    )
+    (model,) = results.model_results
+    theirs = {result.task_name: result.get_score() for result in model.task_results}
+    ours = {score.task: score.value for score in summarise_mteb(whole).tasks if score.value is not None}
+    assert ours.keys() <= theirs.keys()
+    for task, value in ours.items():
+        assert theirs[task] == pytest.approx(value, abs=1e-6)
+
+
+def test_the_models_metadata_names_training_data_and_dimensions(whole):
+    (path,) = whole.folder.glob("mteb/results/*/*/model_meta.json")
+    meta = json.loads(path.read_text())
+    assert meta["name"] == "frozenprobe/tiny-bert-mean"
+    assert meta["revision"] == path.parent.name
+    assert meta["training_datasets"] == ["MSMARCO"]
+    assert meta["embed_dim"] == 32
+    assert meta["max_tokens"] == 128
+    units = {unit.key.task: unit for unit in whole.units}
+    assert units["SciFact"].about["zero_shot"] is True
+
+
+def test_scores_are_mteb_s_own_for_an_encoder_that_it_runs_itself(whole, tiny_bert, copies, tmp_path):
+    import mteb
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    from frozenprobe.suites.mteb.data import use_local_copies
+    from frozenprobe.suites.mteb.selection import parts_of, select
+
+    names = "Banking77Classification,TwentyNewsgroupsClustering,TwitterSemEval2015,AskUbuntuDupQuestions,SciFact,BIOSSES,SummEval"
+    chosen = select(settings(tiny_bert, copies, tmp_path, tasks=names))
+    tasks = [part for task in chosen.tasks for part in parts_of(task)]
+    use_local_copies(tasks, copies, tmp_path / "pages")
+    transformer = Transformer(str(tiny_bert), max_seq_length=128)
+    peer = SentenceTransformer(modules=[transformer, Pooling(32), Normalize()], device="cpu")
+    theirs = mteb.evaluate(peer, tasks, cache=None, co2_tracker=False, show_progress_bar=False)
+    ours = {score.task: score.value for score in summarise_mteb(whole).tasks}
+    assert len(theirs.task_results) == len(names.split(","))
+    for result in theirs.task_results:
+        assert ours[result.task_name] == pytest.approx(result.get_score(), abs=1e-4), result.task_name
+
+
+def test_tables_and_csv_state_what_is_missing(whole):
+    console = Console(width=200)
+    with console.capture() as capture:
+        print_mteb(whole, console)
+    text = capture.get()
+    assert "missing: AmazonPolarityClassification" in text
+    assert "2 of 12" in text
+    assert "(" in next(line for line in text.splitlines() if "Reranking" in line and " of " in line)
+    (summary,) = pd.read_csv(whole.folder / "summary.csv").to_dict("records")
+    assert summary["tasks"] == 11
+    assert np.isnan(summary["Avg"])
+    assert np.isnan(summary["Clustering"])
+    assert summary["Summarization"] > 0  # one of one
+    tasks = pd.read_csv(whole.folder / "tasks.csv")
+    assert len(tasks) == 56
+    assert tasks["score"].notna().sum() == 11
+    assert set(tasks.loc[tasks["score"].notna(), "zero_shot"]) == {"yes"}
+
+
+def test_a_complete_benchmark_has_both_means(whole):
+    complete = read_run(whole.folder)
+    present = summarise_mteb(whole)
+    benchmark = [[score.task, score.category, score.metric] for score in present.tasks if score.value is not None]
+    complete.manifest["benchmark"] = {"name": "those that are there", "tasks": benchmark}
+    summary = summarise_mteb(complete)
+    frame = pd.DataFrame([(score.category, score.value) for score in summary.tasks], columns=["category", "value"])
+    assert summary.average == pytest.approx(frame.groupby("category")["value"].mean().mean())
+    assert summary.overall == pytest.approx(frame["value"].mean())
+    assert summary.missing == []
+
+
+def test_a_resume_runs_what_is_missing_and_writes_mtebs_folder_anew(whole, tiny_bert, copies, tmp_path, monkeypatch):
+    from frozenprobe.suites.mteb import run as module
+
+    out = tmp_path / "run"
+    shutil.copytree(whole.folder, out)
+    lost = next(file for file in out.glob("units/*") if b"BIOSSES" in file.read_bytes())
+    damaged = next(file for file in out.glob("units/*") if b"STS17" in file.read_bytes())
+    lost.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    (gone,) = out.glob("mteb/results/*/*/SummEval.json")
+    gone.unlink()
+    ran = []
+    compute = module._compute
+
+    def watched(task, *arguments):
+        ran.append(task.metadata.name)
+        return compute(task, *arguments)
+
+    monkeypatch.setattr(module, "_compute", watched)
+    monkeypatch.setattr(module.data, "subset_of", lambda task: None)
+    again = run(settings(tiny_bert, copies, tmp_path, training_data="MSMARCO"), out)
+    assert sorted(ran) == ["BIOSSES", "STS17"]
+    assert gone.exists()
+
+    def scores(run):
+        return sorted(json.dumps(row, sort_keys=True) for unit in run.units for row in unit.rows)
+
+    assert scores(again) == scores(whole)
+
+
+def test_both_benchmarks_share_a_folder_and_what_they_have_in_common(whole, tiny_bert, copies, tmp_path, monkeypatch):
+    from frozenprobe.suites.mteb import run as module
+
+    out = tmp_path / "run"
+    shutil.copytree(whole.folder, out)
+    monkeypatch.setattr(module.data, "subset_of", lambda task: None)
+    changes = {"benchmark": "MTEB(eng, v2)", "tasks": rows.TASKS["MTEB(eng, v2)"], "training_data": "MSMARCO"}
+    second = run(settings(tiny_bert, copies, tmp_path, **changes), out)
+    summary = summarise_mteb(second)
+    assert summary.benchmark == "MTEB(eng, v2)"
+    assert {score.task for score in summary.tasks if score.value is not None} >= set(changes["tasks"].split(","))
+    assert len({unit.key for unit in second.units}) == len(whole.units) + 2
+
+
+def test_another_pooling_in_the_same_folder_is_refused(whole, tiny_bert, copies, tmp_path):
+    with pytest.raises(RecordError, match=r"holds a different run .*pooling was mean, is cls"):
+        run(settings(tiny_bert, copies, tmp_path, pooler="cls", training_data="MSMARCO"), whole.folder)
+
+
+def test_a_copy_with_fewer_rows_is_a_subset_in_no_mean_and_not_in_mtebs_folder(tiny_bert, copies, tmp_path):
+    from frozenprobe.suites.mteb.run import evaluate_mteb
+
+    def evaluate():
+        return evaluate_mteb(
+            tiny_bert,
+            "mean",
+            out=tmp_path / "run",
+            tasks="BIOSSES,CQADupstackRetrieval",
+            benchmark="MTEB(eng, v1)",
+            data_dir=copies,
+            features={"cache": False},
+            export=False,
+        )
+
+    frame = evaluate()
+    assert "BIOSSES-subset" in set(frame["task"])
+    finished = read_run(tmp_path / "run")
+    summary = summarise_mteb(finished)
+    assert summary.missing == [score.task for score in summary.tasks]
+    assert {score.task for score in summary.others} == {"BIOSSES (subset)", "CQADupstackRetrieval (subset)"}
+    assert {unit.about["revision"] for unit in finished.units} == {"revision unknown"}
+    assert [path.name for path in (tmp_path / "run").glob("mteb/results/*/*/*")] == ["model_meta.json"]
+    before = sorted((tmp_path / "run").glob("units/*"))
+    evaluate()
+    assert sorted((tmp_path / "run").glob("units/*")) == before
+
+
+def test_a_missing_data_set_is_one_line_before_anything_is_loaded_or_written(tiny_bert, copies, tmp_path):
+    with pytest.raises(DataError) as caught:
+        run(settings("/nowhere", copies, tmp_path, tasks="BIOSSES,STS12,NFCorpus"), tmp_path / "run")
+    assert "2 of 3 data sets are not in" in str(caught.value)
+    assert "STS12 (mteb/sts12-sts)" in str(caught.value)
+    assert "NFCorpus (mteb/nfcorpus)" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": "STSBenchmrk"}, "did you mean .*STSBenchmark"),
+        ({"benchmark": "MTEB(eng, v3)"}, r"did you mean .*MTEB\(eng, v2\)"),
+        ({"tasks": "BIOSSES", "task_types": "Retrieval"}, "no task is left"),
+        ({"tasks": "CIFAR10"}, "not a task of texts only"),
+    ],
+)
+def test_a_wrong_choice_of_tasks_is_one_line(tiny_bert, copies, tmp_path, changes, message):
+    from frozenprobe.suites.mteb.selection import select
+
+    with pytest.raises(DataError, match=message):
+        select(settings(tiny_bert, copies, tmp_path, **changes))
+
+
+def test_tasks_are_chosen_by_any_spelling_and_type_and_run_cheap_ones_first(tiny_bert, copies, tmp_path):
+    from frozenprobe.suites.mteb.selection import select
+
+    chosen = select(settings(tiny_bert, copies, tmp_path, tasks="scifact,sick-r,stsbenchmark,Biosses,msmarco"))
+    assert [task.metadata.name for task in chosen.tasks] == ["BIOSSES", "STSBenchmark", "SICK-R", "SciFact", "MSMARCO"]
+    assert len(chosen.complete) == 56
+    types = select(settings(tiny_bert, copies, tmp_path, tasks=None, task_types="Reranking,Summarization"))
+    assert len(types.tasks) == 5
+    outside = select(settings(tiny_bert, copies, tmp_path, tasks="SciFact", benchmark="MTEB(eng, v2)"))
+    assert [task.metadata.name for task in outside.tasks] == ["SciFact"]
+    assert "SciFact" not in {name for name, *_ in outside.complete}
+
+
+def test_a_benchmark_that_mteb_has_changed_is_noticed():
+    from frozenprobe.suites.mteb.selection import _notes
+    from frozenprobe.tasks.mteb import tasks_of
+
+    assert _notes("MTEB(eng, v2)", tasks_of("MTEB(eng, v2)")) == []
+    (line,) = _notes("MTEB(eng, v2)", tasks_of("MTEB(eng, v2)")[1:])
+    assert "AmazonCounterfactualClassification" in line
