@@ -78,7 +78,6 @@ def _write(model: MtebEncoder, folder: Path) -> None:
     modules: list[tuple[str, Callable[[Path], None]]] = []
     if isinstance(model.pooler, nn.Module):
         modules.append(("", lambda place: _save_pooler(model, place)))
-        shutil.copy(exported_pooling.__file__, folder / "frozenprobe_pooling.py")
     elif model.pooler == "own" and isinstance(encoder, SentenceEncoder):
         tail: list[Any] = list(encoder.tail)
         modules += [(type(module).__name__, lambda place, module=module: module.save(str(place))) for module in tail]
@@ -92,7 +91,7 @@ def _write(model: MtebEncoder, folder: Path) -> None:
         path = f"{number}_{name or 'ExportedPooling'}"
         (folder / path).mkdir()
         save(folder / path)
-        kind = f"{_HOME}.{name}" if name else "frozenprobe_pooling.ExportedPooling"
+        kind = f"{_HOME}.{name}" if name else f"{Path(exported_pooling.SOURCE).stem}.ExportedPooling"
         entries.append({"idx": number, "name": str(number), "path": path, "type": kind})
     _write_json(folder / "modules.json", entries)
     prompts = dict(encoder.prompts) if isinstance(encoder, SentenceEncoder) else dict(model.prompts)

@@ -4,6 +4,7 @@
 (`torch.export`), which holds its operations and weights and no Python.
 """
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ except ImportError:  # releases before 6
     from sentence_transformers.models import Module  # ty: ignore[import-not-found]
 
 GRAPH = "pooler.pt2"
+SOURCE = "frozenprobe_pooling.py"
 
 
 class ExportedPooling(Module):
@@ -41,6 +43,11 @@ class ExportedPooling(Module):
         features["sentence_embedding"] = vectors
         return features
 
+    def train(self, mode=True):
+        """Changes nothing but the flag: the graph is that of evaluation."""
+        self.training = mode
+        return self
+
     def get_embedding_dimension(self):
         """Width of the vectors."""
         return self.dimensions
@@ -48,9 +55,10 @@ class ExportedPooling(Module):
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def save(self, output_path, *args, **kwargs):
-        """Writes widths and graph."""
+        """Writes widths and graph, and this file to the folder above, where it is looked for."""
         self.save_config(output_path)
         torch.export.save(self.program, str(Path(output_path) / GRAPH))
+        shutil.copyfile(__file__, Path(output_path).parent / SOURCE)
 
     @classmethod
     def load(cls, model_name_or_path, subfolder="", **kwargs):

@@ -18,7 +18,7 @@ from frozenprobe.suites.mteb.selection import size
 from frozenprobe.tasks.builtin import load_builtin
 
 _LENGTHS = (40, 160, 640, 2560)
-_CHARACTERS = 60_000
+_CHARACTERS = 30_000
 """Characters to encode per length: enough to be past the first, slow batches."""
 
 

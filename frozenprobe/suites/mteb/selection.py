@@ -170,10 +170,10 @@ def _task(name: str, found: dict[str, Any]) -> Any:
     try:
         (task,) = mteb.get_tasks(tasks=[name], languages=["eng"]) or mteb.get_tasks(tasks=[name])
     except (KeyError, ValueError):
-        everything = [task.metadata.name for task in found.values()] + [
-            task for b in BENCHMARKS for task, *_ in tasks_of(b)
-        ]
-        close = difflib.get_close_matches(name, dict.fromkeys(everything), n=3, cutoff=0.5)
+        known = [task.metadata.name for task in found.values()]
+        known += [task for other in BENCHMARKS for task, *_ in tasks_of(other)]
+        by_key = {_key(task): task for task in known}
+        close = [by_key[key] for key in difflib.get_close_matches(_key(name), by_key, n=3, cutoff=0.5)]
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise DataError(f"mteb has no task {name!r}{hint}") from None
     return task
