@@ -93,6 +93,7 @@ class MtebEncoder(AbsEncoder):
         self.mteb_model_meta = meta or ModelMeta.create_empty(overwrites={"similarity_fn_name": ScoringFunction.COSINE})
         self.on_progress: Callable[[ExtractionProgress], None] | None = None
         self.reports: list[ExtractionReport] = []
+        self._fingerprint: str | None = None
         self._remembered: dict[tuple[Role | None, str], np.ndarray] = {}
 
     @property
@@ -107,7 +108,13 @@ class MtebEncoder(AbsEncoder):
 
     def fingerprint(self) -> str:
         """A digest of the encoder and of a pooler that has weights."""
-        return self._pooled.fingerprint()
+        return self._fingerprint or self._pooled.fingerprint()
+
+    def pin(self) -> None:
+        """Takes the weights as they are for good, so that they are read once and not for every list of texts."""
+        self._fingerprint = self._pooled.fingerprint()
+        if self.cache is not None:
+            self.cache.pin(self._fingerprint)
 
     def width(self) -> int:
         """Length of a vector, seen on a short text."""

@@ -35,7 +35,7 @@ Configs = dict[str, dict[str, list[Path]]]
 """Files by config and split."""
 
 
-def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
+def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> dict[str, str]:
     """Points tasks at their local copies.
 
     Args:
@@ -43,12 +43,15 @@ def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
         data_dir: The folder of the copies; nothing is written there.
         pages: A folder for the pages that name configs.
 
+    Returns:
+        The folder of each task's copy, by the task's name.
+
     Raises:
         DataError: A data set, or a config or split that its task reads, is not there; all that are missing are named.
     """
     if not data_dir.is_dir():
         raise DataError(f"the data folder {data_dir} does not exist")
-    problems = []
+    problems, folders = [], {}
     for task in tasks:
         hub_id, pinned = task.metadata.dataset["path"], task.metadata.dataset["revision"]
         folder = data_dir / hub_id
@@ -59,6 +62,7 @@ def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
         if not folder.is_dir():
             problems.append(f"{task.metadata.name} ({hub_id})")
             continue
+        folders[task.metadata.name] = str(folder)
         configs = {} if _names_configs(folder) else _configs(folder)
         if configs:
             lacking = _lacking(task, configs)
@@ -75,6 +79,7 @@ def use_local_copies(tasks: Sequence[Any], data_dir: Path, pages: Path) -> None:
             f"{len(problems)} of {len(tasks)} data sets are not in {data_dir}: {', '.join(problems)}; "
             "add them, or choose tasks with --tasks"
         )
+    return folders
 
 
 def inherit_revision(aggregate: Any, parts: Sequence[Any]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from frozenprobe.encoders.sentence_encoder import SentenceEncoder
@@ -49,8 +50,8 @@ def export(model: MtebEncoder, folder: Path) -> None:
         _write(model, writing)
         _write_json(writing / _ABOUT, about)
         os.replace(writing, folder)
-    except OSError as error:
-        raise RecordError(f"cannot write {folder}: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        raise RecordError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)
 

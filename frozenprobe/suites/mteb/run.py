@@ -11,10 +11,10 @@ import tempfile
 import time
 from collections.abc import Generator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mteb
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
@@ -25,7 +25,7 @@ from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
-from frozenprobe.errors import EncoderError
+from frozenprobe.errors import DataError, EncoderError, FrozenprobeError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
@@ -55,15 +55,21 @@ class Plan:
     Attributes:
         selection: The tasks asked for.
         parts: The tasks to encode, by the task they belong to, in order.
+        folders: Where the rows of those with a local copy are, by name.
     """
 
     selection: Selection
     parts: dict[str, list[Any]]
+    folders: dict[str, str] = field(default_factory=dict)
 
     @property
     def encoded(self) -> list[Any]:
         """All tasks to encode, each once."""
         return list({part.metadata.name: part for parts in self.parts.values() for part in parts}.values())
+
+    def source(self, task: Any) -> str:
+        """Where a task's rows come from: a folder, or the hub's data set."""
+        return self.folders.get(task.metadata.name, task.metadata.dataset["path"])
 
 
 def run_mteb(
@@ -91,12 +97,13 @@ def run_mteb(
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
     """
     reporter = reporter or SilentReporter()
-    with reporter, quiet(), _planned(settings) as plan:
+    with reporter, quiet(), _planned(settings, None if overwrite else out) as plan:
         started = time.perf_counter()
         encoder = encoder or load_encoder(settings.encoder)
         name = settings.encoder.name or encoder.info.name
         model = _model(settings, encoder, pooler)
         check_padding(encoder)
+        model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name)
         store = RunStore(out, _manifest(settings, model, name), overwrite=overwrite)
         if overwrite:
@@ -184,15 +191,17 @@ def evaluate_mteb(
 
 
 @contextmanager
-def _planned(settings: MtebSettings) -> Generator[Plan]:
-    """The tasks with their data found, for as long as the block runs."""
+def _planned(settings: MtebSettings, out: Path | None = None) -> Generator[Plan]:
+    """The tasks, for as long as the block runs, with the data found of those that a run in `out` has not finished."""
     selection = select(settings)
     plan = Plan(selection, {task.metadata.name: parts_of(task) for task in selection.tasks})
+    finished = set() if out is None else {unit.key.task for unit in read_units(out)[0]}
+    unfinished = [task for task in plan.encoded if task.metadata.name not in finished]
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as pages:
         if settings.data_dir is None:
-            data.check_hub(plan.encoded)
+            data.check_hub(unfinished)
         else:
-            data.use_local_copies(plan.encoded, settings.data_dir, Path(pages))
+            plan.folders.update(data.use_local_copies(unfinished, settings.data_dir, Path(pages)))
             for task in selection.tasks:
                 if isinstance(task, AbsTaskAggregate):
                     data.inherit_revision(task, plan.parts[task.metadata.name])
@@ -225,15 +234,17 @@ def _units(plan: Plan, model: MtebEncoder, store: RunStore) -> list[PlannedUnit]
         parts = plan.parts[name]
         for part in parts:
             key = _key(part, finished)
-            units.setdefault(key, PlannedUnit(key, part.metadata.name, partial(_compute, part, model)))
+            units.setdefault(
+                key, PlannedUnit(key, part.metadata.name, partial(_compute, part, plan.source(part), model))
+            )
         if isinstance(task, AbsTaskAggregate):
             key = _key(task, finished)
             units[key] = PlannedUnit(key, name, partial(_combine, task, parts, model, store))
     return list(units.values())
 
 
-def _compute(task: Any, model: MtebEncoder, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
-    """Loads a task's rows, lets mteb score them, and lets the rows go."""
+def _compute(task: Any, source: str, model: MtebEncoder, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
+    """Loads a task's rows and lets mteb score them; they go with the instance."""
     task = fresh(task)
     model.start_task()
     model.on_progress = lambda progress: on_progress("forward", progress.done, progress.total)
@@ -243,21 +254,28 @@ def _compute(task: Any, model: MtebEncoder, on_progress: OnProgress) -> tuple[Un
     subset = data.subset_of(task)
     counted = sum(data.rows_of(task, split, part) for split in task.eval_splits for part in task.hf_subsets)
     started = time.perf_counter()
-    (result,) = mteb.evaluate(
-        model,
-        task,
-        cache=None,
-        co2_tracker=False,
-        show_progress_bar=False,
-        encode_kwargs={"batch_size": _ROWS_PER_BATCH, "show_progress_bar": False},
-    ).task_results
-    task.unload_data()
+    (result,) = _evaluate(model, task).task_results
     total = time.perf_counter() - started
     for phase in ("tokenize", "forward", "cache"):
         seconds[phase] = sum(report.seconds[phase] for report in model.reports)
     seconds["score"] = total - sum(seconds[phase] for phase in ("tokenize", "forward", "cache"))
-    source = task.metadata.dataset["path"]
     return unit_of(result, task, model, source=source, subset=subset, n_evaluated=counted), seconds
+
+
+def _evaluate(model: MtebEncoder, task: Any) -> Any:
+    """What mteb gives; what it cannot score is told in one line."""
+    options = {"batch_size": _ROWS_PER_BATCH, "show_progress_bar": False}
+    try:
+        return mteb.evaluate(
+            model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=cast("Any", options)
+        )
+    except FrozenprobeError:
+        raise
+    except Exception as error:  # rows of another shape than the task expects show only here
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(
+            f"{task.metadata.name}: mteb cannot score its rows: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _combine(

@@ -209,3 +209,23 @@ def test_the_token_budget_is_kept_once_enough_was_encoded_to_measure_it(tiny, mt
     assert model.features.tokens_per_batch is None
     encode(model, [f"text number {i} with some words" for i in range(6000)])
     assert model.features.tokens_per_batch == model.reports[-1].tokens_per_batch
+
+
+def test_pinned_weights_are_read_once_and_no_more(tiny, mteb_encoder, tmp_path):
+    class Asked(Counting):
+        asked = 0
+
+        def fingerprint(self):
+            self.asked += 1
+            return super().fingerprint()
+
+    encoder = Asked(tiny)
+    model = mteb_encoder(encoder, cache=FeatureCache(tmp_path))
+    model.pin()
+    for text in ("one", "two", "three"):
+        encode(model, [text])
+    assert model.fingerprint() == tiny.fingerprint()
+    assert encoder.asked == 1
+    again = mteb_encoder(encoder, cache=FeatureCache(tmp_path))
+    encode(again, ["two"])
+    assert encoder.encoded == 3

@@ -97,6 +97,7 @@ def test_scores_are_mteb_s_own_for_an_encoder_that_it_runs_itself(whole, tiny_be
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     from frozenprobe.suites.mteb.data import use_local_copies
+    from frozenprobe.suites.mteb.quiet import quiet
     from frozenprobe.suites.mteb.selection import parts_of, select
 
     names = "Banking77Classification,TwentyNewsgroupsClustering,TwitterSemEval2015,AskUbuntuDupQuestions,SciFact,BIOSSES,SummEval"
@@ -105,7 +106,8 @@ def test_scores_are_mteb_s_own_for_an_encoder_that_it_runs_itself(whole, tiny_be
     use_local_copies(tasks, copies, tmp_path / "pages")
     transformer = Transformer(str(tiny_bert), max_seq_length=128)
     peer = SentenceTransformer(modules=[transformer, Pooling(32), Normalize()], device="cpu")
-    theirs = mteb.evaluate(peer, tasks, cache=None, co2_tracker=False, show_progress_bar=False)
+    with quiet():
+        theirs = mteb.evaluate(peer, tasks, cache=None, co2_tracker=False, show_progress_bar=False)
     ours = {score.task: score.value for score in summarise_mteb(whole).tasks}
     assert len(theirs.task_results) == len(names.split(","))
     for result in theirs.task_results:
@@ -173,6 +175,23 @@ def test_a_resume_runs_what_is_missing_and_writes_mtebs_folder_anew(whole, tiny_
     assert scores(again) == scores(whole)
 
 
+def test_a_finished_run_needs_neither_data_nor_network(whole, tiny_bert, tmp_path):
+    again = run(settings(tiny_bert, tmp_path / "empty", tmp_path, training_data="MSMARCO", data_dir=None), whole.folder)
+    assert len(again.units) == len(whole.units)
+
+
+def test_rows_that_mteb_cannot_score_are_one_line_and_the_finished_tasks_stay(tiny_bert, copies, tmp_path):
+    import pandas as pd
+
+    shutil.copytree(copies / "mteb", tmp_path / "data/mteb")
+    pd.DataFrame({"sentence1": ["a"], "sentence2": ["b"], "score": ["x"]}).to_parquet(
+        tmp_path / "data/mteb/biosses-sts/default/test.parquet"
+    )
+    with pytest.raises(DataError, match=r"BIOSSES: mteb cannot score its rows: \w+: ") as caught:
+        run(settings(tiny_bert, tmp_path / "data", tmp_path, tasks="BIOSSES,STS17"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
 def test_both_benchmarks_share_a_folder_and_what_they_have_in_common(whole, tiny_bert, copies, tmp_path, monkeypatch):
     from frozenprobe.suites.mteb import run as module
 
@@ -214,6 +233,9 @@ def test_a_copy_with_fewer_rows_is_a_subset_in_no_mean_and_not_in_mtebs_folder(t
     assert summary.missing == [score.task for score in summary.tasks]
     assert {score.task for score in summary.others} == {"BIOSSES (subset)", "CQADupstackRetrieval (subset)"}
     assert {unit.about["revision"] for unit in finished.units} == {"revision unknown"}
+    (biosses,) = [unit for unit in finished.units if unit.key.task == "BIOSSES-subset"]
+    assert biosses.about["source"] == str(copies / "mteb/biosses-sts")
+    assert biosses.about["result"]["dataset_revision"] == "revision unknown"
     assert [path.name for path in (tmp_path / "run").glob("mteb/results/*/*/*")] == ["model_meta.json"]
     before = sorted((tmp_path / "run").glob("units/*"))
     evaluate()
