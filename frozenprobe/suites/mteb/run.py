@@ -27,6 +27,7 @@ from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
 from frozenprobe.errors import DataError, EncoderError, FrozenprobeError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
+from frozenprobe.features.extract import ExtractionProgress
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit, UnitKey
@@ -247,7 +248,12 @@ def _compute(task: Any, source: str, model: MtebEncoder, on_progress: OnProgress
     """Loads a task's rows and lets mteb score them; they go with the instance."""
     task = fresh(task)
     model.start_task()
-    model.on_progress = lambda progress: on_progress("forward", progress.done, progress.total)
+
+    def show(progress: ExtractionProgress) -> None:
+        before = sum(report.tokens for report in model.reports)  # of the texts that the task asked for earlier
+        on_progress("forward", before + progress.done, before + progress.total)
+
+    model.on_progress = show
     started = time.perf_counter()
     data.load(task)
     seconds = {"data": time.perf_counter() - started}

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import DataError, RecordError
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.mteb import print_mteb, summarise_mteb
-from frozenprobe.settings import MtebSettings, parse
+from frozenprobe.settings import EncoderSettings, MtebSettings, parse
 from tests.suites.mteb import rows
 
 
@@ -240,6 +241,58 @@ def test_a_copy_with_fewer_rows_is_a_subset_in_no_mean_and_not_in_mtebs_folder(t
     before = sorted((tmp_path / "run").glob("units/*"))
     evaluate()
     assert sorted((tmp_path / "run").glob("units/*")) == before
+
+
+def test_a_module_is_a_pooler_of_a_run_and_other_weights_are_another_run(tiny, copies, tmp_path, pooler):
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from frozenprobe.suites.mteb.run import evaluate_mteb
+
+    def evaluate():
+        features = {"cache_dir": tmp_path / "cache"}
+        return evaluate_mteb(tiny, pooler, out=tmp_path / "run", tasks="BIOSSES", data_dir=copies, features=features)
+
+    frame = evaluate()
+    assert set(frame["pooling"]) == {"TinyPooler"}
+    loaded = SentenceTransformer(str(tmp_path / "run/model"), device="cpu", trust_remote_code=True)
+    assert loaded.get_embedding_dimension() == 12
+    with torch.no_grad():
+        pooler.query += 1
+    with pytest.raises(RecordError, match=r"holds a different run .*fingerprint was"):
+        evaluate()
+
+
+def test_a_hub_model_is_itself_only_as_it_was_published_and_keeps_the_training_data_that_mteb_knows(
+    tiny, copies, tmp_path
+):
+    from dataclasses import replace
+
+    from frozenprobe.suites.mteb.adapter import MtebEncoder
+    from frozenprobe.suites.mteb.export import export
+    from frozenprobe.suites.mteb.results import model_meta
+
+    export(MtebEncoder(tiny, "mean"), tmp_path / "model")
+    encoder = load_encoder(EncoderSettings(ckpt=str(tmp_path / "model")))
+    encoder.info = replace(encoder.info, name="sentence-transformers/all-MiniLM-L6-v2", revision="a" * 40)
+
+    def meta(pooling, **changes):
+        chosen = settings(tmp_path / "model", copies, tmp_path, **changes)
+        return model_meta(chosen, MtebEncoder(encoder, pooling), encoder.info.name)
+
+    published = meta("own")
+    assert (published.name, published.revision) == (encoder.info.name, "a" * 40)
+    assert "MSMARCO" in published.training_datasets
+    assert published.is_zero_shot_on(["MSMARCO"]) is False
+    pooled = meta("mean", training_data="STS12")
+    assert pooled.name == "sentence-transformers/all-MiniLM-L6-v2-mean"
+    assert pooled.revision != "a" * 40
+    assert pooled.adapted_from == encoder.info.name
+    assert {"STS12", "MSMARCO"} <= pooled.training_datasets
+    encoder.info = replace(encoder.info, name="somebody/else")
+    assert meta("own").training_datasets is None
+    assert meta("own", training_data="none").training_datasets == set()
+    assert meta("own", model_name="me/mine").name == "me/mine"
 
 
 def test_a_missing_data_set_is_one_line_before_anything_is_loaded_or_written(tiny_bert, copies, tmp_path):
