@@ -23,19 +23,23 @@ from frozenprobe.records.store import write_atomically
 
 @dataclass(frozen=True)
 class TaskScore:
-    """A task's main score, as a fraction; `value` is None where it is missing or not a number."""
+    """A task's main score.
+
+    Attributes:
+        task: Its name as printed.
+        category: Its category.
+        metric: The metric.
+        value: The score as a fraction, or None where it is missing or not a number.
+        unit: The unit it is from, if there is one.
+        zero_shot: False where the task is among the training data; None where that is unknown.
+    """
 
     task: str
     category: str
     metric: str
     value: float | None
     unit: Unit | None
-
-    @property
-    def zero_shot(self) -> str:
-        """`yes`, `no`, or empty where the training data is unknown."""
-        known = self.unit.about["zero_shot"] if self.unit else None
-        return "" if known is None else "yes" if known else "no"
+    zero_shot: bool | None
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,16 @@ def summarise_mteb(run: Run) -> MtebSummary:
     """The numbers of a run."""
     benchmark = run.manifest["benchmark"]
     units = {unit.key.task: unit for unit in run.units}
-    tasks = [_score(name, category, metric, units.get(name)) for name, category, metric in benchmark["tasks"]]
+    known = run.manifest["zero_shot"] or {}
+    tasks = [
+        _score(name, category, metric, units.get(name), known.get(name))
+        for name, category, metric in benchmark["tasks"]
+    ]
     inside = {score.task for score in tasks}
     others = [
-        _score(unit.title, unit.about["category"], unit.about["metrics"][0], unit)
+        _score(unit.title, unit.about["category"], unit.about["metrics"][0], unit, known.get(_plain(name)))
         for name, unit in sorted(units.items())
-        if name not in inside and _stands_alone(name, run)
+        if name not in inside and _plain(name) in run.manifest["asked"]  # not the parts of an aggregate
     ]
     categories = []
     for category in dict.fromkeys(score.category for score in tasks):
@@ -123,7 +131,7 @@ def print_mteb(run: Run, console: Console) -> None:
     there = [score for score in summary.tasks if score.value is not None]
     for score in [*there, *summary.others]:
         outside = score not in there
-        value = "-" if score.value is None else f"{100 * score.value:.2f}" + ("*" if score.zero_shot == "no" else "")
+        value = "-" if score.value is None else f"{100 * score.value:.2f}" + ("*" if score.zero_shot is False else "")
         name = score.task if not outside or (score.unit and score.unit.about["subset"]) else f"{score.task} (not in it)"
         table.add_row(score.category, name, score.metric, value, style="dim" if outside else "")
     console.print(table)
@@ -176,8 +184,9 @@ def write_csv(run: Run, folder: Path) -> None:
     for score in [*summary.tasks, *summary.others]:
         inside = summary.benchmark if score in summary.tasks else ""
         revision = score.unit.about["revision"] if score.unit else ""
+        zero_shot = {None: "", True: "yes", False: "no"}[score.zero_shot]
         value = "" if score.value is None else f"{100 * score.value:.4f}"
-        rows.append([run.name, inside, score.category, score.task, score.metric, value, score.zero_shot, revision])
+        rows.append([run.name, inside, score.category, score.task, score.metric, value, zero_shot, revision])
     write_atomically(folder / "tasks.csv", _csv(rows))
     head: list[object] = ["encoder", "benchmark", "pooling"]
     line: list[object] = [run.name, summary.benchmark, run.manifest["identity"]["pooling"]]
@@ -190,15 +199,15 @@ def write_csv(run: Run, folder: Path) -> None:
     write_atomically(folder / "summary.csv", _csv([head, line]))
 
 
-def _score(name: str, category: str, metric: str, unit: Unit | None) -> TaskScore:
+def _score(name: str, category: str, metric: str, unit: Unit | None, zero_shot: bool | None) -> TaskScore:
     row = next((row for row in unit.rows if row["is_headline"]), None) if unit else None
     value = row["value"] if row else None
-    return TaskScore(name, category, metric, None if value is None or math.isnan(value) else value, unit)
+    return TaskScore(name, category, metric, None if value is None or math.isnan(value) else value, unit, zero_shot)
 
 
-def _stands_alone(name: str, run: Run) -> bool:
-    """False for the parts of an aggregate, which nobody asked for by name."""
-    return name.removesuffix("-subset") in run.manifest["asked"]
+def _plain(name: str) -> str:
+    """The task that a unit's name is of."""
+    return name.removesuffix("-subset")
 
 
 def _mean(values: Sequence[float]) -> float | None:

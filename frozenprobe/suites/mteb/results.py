@@ -93,7 +93,6 @@ def unit_of(
     metadata = task.metadata
     name = metadata.name + ("-subset" if subset else "")
     key = UnitKey(SUITE, name, "single")
-    meta = model.mteb_model_meta
     unit = Unit(
         key,
         metadata.name + (" (subset)" if subset else ""),
@@ -104,7 +103,6 @@ def unit_of(
             "revision": metadata.dataset["revision"],
             "subset": subset,
             "mteb": mteb.__version__,
-            "zero_shot": meta.is_zero_shot_on([metadata.name]),
             "extraction": _summed(model),
             "warnings": _warnings(model),
             "result": _as_json(result),

@@ -110,10 +110,7 @@ def run_mteb(
         if overwrite:
             for folder in ("mteb", "model"):
                 shutil.rmtree(out / folder, ignore_errors=True)
-        store.update(
-            benchmark={"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
-            asked=[task.metadata.name for task in plan.selection.tasks],
-        )
+        store.update(**_facts(plan, model, store))
         store.add_timings("setup", {"import": import_seconds, "load": time.perf_counter() - started})
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         model.features = settings.features.model_copy(update={"tokens_per_batch": budget})
@@ -325,9 +322,23 @@ def _manifest(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str
             "model": {"name": meta.name, "revision": meta.revision},
         },
         "encoder": {**vars(model.encoder.info), "name": name, "fingerprint": model.encoder.fingerprint()},
-        "training_data": None if meta.training_datasets is None else sorted(meta.training_datasets),
         "settings": chosen,
         **provenance(),
+    }
+
+
+def _facts(plan: Plan, model: MtebEncoder, store: RunStore) -> dict[str, Any]:
+    """What a later run in the folder may change without another number: the tasks, and what is said of the training data."""
+    before = cast("list[str]", store.manifest.get("asked", []))
+    asked = [*before, *(task.metadata.name for task in plan.selection.tasks)]
+    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *asked])
+    training = model.mteb_model_meta.training_datasets
+    trained = model.mteb_model_meta.get_training_datasets()  # with those that mteb holds for similar
+    return {
+        "benchmark": {"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
+        "asked": list(dict.fromkeys(asked)),
+        "training_data": None if training is None else sorted(training),
+        "zero_shot": None if trained is None else {name: name not in trained for name in names},
     }
 
 
