@@ -86,7 +86,8 @@ def is_mteb(run: Run) -> bool:
 def summarise_mteb(run: Run) -> MtebSummary:
     """The numbers of a run."""
     benchmark = run.manifest["benchmark"]
-    units = {unit.key.task: unit for unit in run.units}
+    units = {unit.key.task: unit for unit in run.units if unit.key.suite == benchmark["name"]}
+    outside = {unit.key.task: unit for unit in run.units if unit.key.suite == run.manifest["suite"]}
     known = run.manifest["zero_shot"] or {}
     tasks = [
         _score(name, category, metric, units.get(name), known.get(name))
@@ -95,8 +96,8 @@ def summarise_mteb(run: Run) -> MtebSummary:
     inside = {score.task for score in tasks}
     others = [
         _score(unit.title, unit.about["category"], unit.about["metrics"][0], unit, known.get(_plain(name)))
-        for name, unit in sorted(units.items())
-        if name not in inside and _plain(name) in run.manifest["asked"]  # not the parts of an aggregate
+        for name, unit in sorted((outside | units).items())
+        if name not in inside and any(row["is_headline"] for row in unit.rows)
     ]
     categories = []
     for category in dict.fromkeys(score.category for score in tasks):

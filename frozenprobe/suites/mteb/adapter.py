@@ -98,8 +98,10 @@ class MtebEncoder(AbsEncoder):
 
     @property
     def pooling(self) -> str:
-        """The pooling's name in records."""
-        return self.pooler if isinstance(self.pooler, str) else type(self.pooler).__name__
+        """The pooling's name in records: a module's own `name` if it has one, else its class's."""
+        if isinstance(self.pooler, str):
+            return self.pooler
+        return str(getattr(self.pooler, "name", type(self.pooler).__name__))
 
     @property
     def uses_prompts(self) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,18 @@ from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import MtebSettings
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 
-SUITE = "mteb"
+OUTSIDE = "mteb"
+"""The suite of tasks that were asked for beside the benchmark."""
+
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+@dataclass(frozen=True)
+class Filing:
+    """Where a unit is filed: its suite, which is the benchmark's name or `OUTSIDE`, and whether its main score counts there."""
+
+    suite: str
+    is_headline: bool
 
 
 def model_meta(settings: MtebSettings, model: MtebEncoder, name: str) -> ModelMeta:
@@ -78,21 +89,29 @@ def _own_name(name: str, pooling: str) -> str:
 
 
 def unit_of(
-    result: TaskResult, task: Any, model: MtebEncoder, *, source: str, subset: str | None, n_evaluated: int | None
+    result: TaskResult,
+    task: Any,
+    model: MtebEncoder,
+    filing: Filing,
+    *,
+    source: str,
+    subset: str | None,
+    n_evaluated: int,
 ) -> Unit:
     """A finished task as a unit: every number that mteb gives, and mteb's own result whole.
 
     Args:
         result: mteb's result.
         task: The task.
-        model: The encoder, with its reports and metadata.
+        model: The encoder, with its reports.
+        filing: Where the unit belongs.
         source: Where the rows came from.
         subset: What the rows lack of the published ones; such a task is filed under a name of its own, and is in no mean.
-        n_evaluated: Rows scored.
+        n_evaluated: Rows scored; recorded with the main score only.
     """
     metadata = task.metadata
     name = metadata.name + ("-subset" if subset else "")
-    key = UnitKey(SUITE, name, "single")
+    key = UnitKey(filing.suite, name, "single")
     unit = Unit(
         key,
         metadata.name + (" (subset)" if subset else ""),
@@ -108,17 +127,32 @@ def unit_of(
             "result": _as_json(result),
         },
     )
-    common = {**vars(key), "kind": "score", "layer": str(model.layer), "pooling": model.pooling, "protocol": "mteb"}
+    # A leaderboard tells rows apart by probe and protocol: here the pooling, and nothing to choose.
+    common = {"layer": str(model.layer), "pooling": model.pooling, "probe": model.pooling, "protocol": ""}
+    common |= {**vars(key), "kind": "score"}
     entries = [(split, scores) for split, subsets in result.scores.items() for scores in subsets]
     for split, scores in entries:
         part = split if scores["hf_subset"] == "default" else f"{split}/{scores['hf_subset']}"
         for metric, value in scores.items():
             if metric != "main_score" and isinstance(value, int | float) and not isinstance(value, bool):
-                headline = len(entries) == 1 and metric == metadata.main_score
-                unit.rows.append(_row(common, part, metric, float(value), headline, n_evaluated if headline else None))
-    if len(entries) > 1:
-        unit.rows.append(_row(common, "all", metadata.main_score, float(result.get_score()), True, n_evaluated))
+                unit.rows.append(
+                    {**common, "split": part, "metric": metric, "value": float(value), "is_headline": False}
+                )
+    main = [row for row in unit.rows if row["metric"] == metadata.main_score]
+    if len(main) > 1:
+        main = [{**common, "split": "all", "metric": metadata.main_score, "value": float(result.get_score())}]
+        unit.rows += main
+    main[0] |= {"is_headline": filing.is_headline, "n_evaluated": n_evaluated}
     return unit
+
+
+def refiled(unit: Unit, key: UnitKey, filing: Filing) -> Unit:
+    """The same unit under another key."""
+    rows = [
+        {**row, "suite": key.suite, "is_headline": filing.is_headline and row["n_evaluated"] is not None}
+        for row in unit.rows
+    ]
+    return Unit(key, unit.title, unit.about, rows)
 
 
 def task_result(unit: Unit) -> TaskResult:
@@ -162,12 +196,6 @@ def _as_json(result: TaskResult) -> dict[str, Any]:
 
 def _dump(values: dict[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, default=str) + "\n").encode()
-
-
-def _row(
-    common: dict[str, Any], split: str, metric: str, value: float, headline: bool, n: int | None
-) -> dict[str, Any]:
-    return {**common, "split": split, "metric": metric, "value": value, "is_headline": headline, "n_evaluated": n}
 
 
 def _summed(model: MtebEncoder) -> dict[str, int]:

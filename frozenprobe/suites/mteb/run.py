@@ -9,14 +9,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import mteb
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from torch import nn
 
@@ -24,13 +21,12 @@ from frozenprobe.encoders.base import Encoder, Role
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
-from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
-from frozenprobe.errors import DataError, EncoderError, FrozenprobeError
+from frozenprobe.engine.run import run_units
+from frozenprobe.errors import EncoderError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
-from frozenprobe.features.extract import ExtractionProgress
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
-from frozenprobe.records.schema import Unit, UnitKey
+from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.mteb import write_csv
 from frozenprobe.settings import MtebSettings, parse
@@ -39,38 +35,12 @@ from frozenprobe.suites.mteb.adapter import MtebEncoder
 from frozenprobe.suites.mteb.export import export
 from frozenprobe.suites.mteb.forecast import Forecast, forecast_tasks
 from frozenprobe.suites.mteb.quiet import quiet
-from frozenprobe.suites.mteb.results import SUITE, model_meta, task_result, unit_of, write_results
-from frozenprobe.suites.mteb.selection import Selection, fresh, parts_of, select
+from frozenprobe.suites.mteb.results import OUTSIDE, model_meta, write_results
+from frozenprobe.suites.mteb.selection import parts_of, select
+from frozenprobe.suites.mteb.units import Plan, planned_units
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_ROWS_PER_BATCH = 1024
-"""Rows in a batch of mteb's DataLoader, where one is read at all; without effect on what is encoded together."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be run: a selection, and the tasks that are encoded for it, with their data found.
-
-    Attributes:
-        selection: The tasks asked for.
-        parts: The tasks to encode, by the task they belong to, in order.
-        folders: Where the rows of those with a local copy are, by name.
-    """
-
-    selection: Selection
-    parts: dict[str, list[Any]]
-    folders: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def encoded(self) -> list[Any]:
-        """All tasks to encode, each once."""
-        return list({part.metadata.name: part for parts in self.parts.values() for part in parts}.values())
-
-    def source(self, task: Any) -> str:
-        """Where a task's rows come from: a folder, or the hub's data set."""
-        return self.folders.get(task.metadata.name, task.metadata.dataset["path"])
 
 
 def run_mteb(
@@ -126,9 +96,9 @@ def run_mteb(
             write_results(out / "mteb", [unit], meta)
             store.update(tokens_per_batch=model.features.tokens_per_batch)
 
-        run_units(_units(plan, model, store), store, reporter, written)
+        run_units(planned_units(plan, model, store), store, reporter, written)
         run = read_run(out)
-        write_results(out / "mteb", [unit for unit in run.units if unit.key.suite == SUITE], meta)
+        write_results(out / "mteb", run.units, meta)
         write_csv(run, out)
     return run
 
@@ -193,7 +163,7 @@ def _planned(settings: MtebSettings, out: Path | None = None) -> Generator[Plan]
     """The tasks, for as long as the block runs, with the data found of those that a run in `out` has not finished."""
     selection = select(settings)
     plan = Plan(selection, {task.metadata.name: parts_of(task) for task in selection.tasks})
-    finished = set() if out is None else {unit.key.task for unit in read_units(out)[0]}
+    finished = set() if out is None else {unit.key.task for unit in read_units(out)[0]}  # of whichever benchmark
     unfinished = [task for task in plan.encoded if task.metadata.name not in finished]
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as pages:
         if settings.data_dir is None:
@@ -223,93 +193,12 @@ def _model(settings: MtebSettings, encoder: Encoder, pooler: nn.Module | None) -
     )
 
 
-def _units(plan: Plan, model: MtebEncoder, store: RunStore) -> list[PlannedUnit]:
-    """One unit per task that is encoded, and behind its parts one per aggregate, which encodes nothing."""
-    finished = store.finished()
-    units: dict[UnitKey, PlannedUnit] = {}
-    for task in plan.selection.tasks:
-        name = task.metadata.name
-        parts = plan.parts[name]
-        for part in parts:
-            key = _key(part, finished)
-            units.setdefault(
-                key, PlannedUnit(key, part.metadata.name, partial(_compute, part, plan.source(part), model))
-            )
-        if isinstance(task, AbsTaskAggregate):
-            key = _key(task, finished)
-            units[key] = PlannedUnit(key, name, partial(_combine, task, parts, model, store))
-    return list(units.values())
-
-
-def _compute(task: Any, source: str, model: MtebEncoder, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
-    """Loads a task's rows and lets mteb score them; they go with the instance."""
-    task = fresh(task)
-    model.start_task()
-
-    def show(progress: ExtractionProgress) -> None:
-        before = sum(report.tokens for report in model.reports)  # of the texts that the task asked for earlier
-        on_progress("forward", before + progress.done, before + progress.total)
-
-    model.on_progress = show
-    started = time.perf_counter()
-    data.load(task)
-    seconds = {"data": time.perf_counter() - started}
-    subset = data.subset_of(task)
-    counted = sum(data.rows_of(task, split, part) for split in task.eval_splits for part in task.hf_subsets)
-    started = time.perf_counter()
-    (result,) = _evaluate(model, task).task_results
-    total = time.perf_counter() - started
-    for phase in ("tokenize", "forward", "cache"):
-        seconds[phase] = sum(report.seconds[phase] for report in model.reports)
-    seconds["score"] = total - sum(seconds[phase] for phase in ("tokenize", "forward", "cache"))
-    return unit_of(result, task, model, source=source, subset=subset, n_evaluated=counted), seconds
-
-
-def _evaluate(model: MtebEncoder, task: Any) -> Any:
-    """What mteb gives; what it cannot score is told in one line."""
-    options = {"batch_size": _ROWS_PER_BATCH, "show_progress_bar": False}
-    try:
-        return mteb.evaluate(
-            model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=cast("Any", options)
-        )
-    except FrozenprobeError:
-        raise
-    except Exception as error:  # rows of another shape than the task expects show only here
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise DataError(
-            f"{task.metadata.name}: mteb cannot score its rows: {type(error).__name__}: {reason}"
-        ) from error
-
-
-def _combine(
-    task: Any, parts: Sequence[Any], model: MtebEncoder, store: RunStore, on_progress: OnProgress
-) -> tuple[Unit, dict[str, float]]:
-    """The unit of an aggregate, from the units of its parts."""
-    model.start_task()
-    by_key = {unit.key: unit for unit in read_units(store.folder)[0]}
-    units = [by_key[_key(part, set(by_key))] for part in parts]
-    subsets = [unit.title for unit in units if unit.about["subset"]]
-    result = task.combine_task_results([task_result(unit) for unit in units])
-    subset = f"the mean of {', '.join(subsets)} and others" if subsets else None
-    counted = sum(row["n_evaluated"] for unit in units for row in unit.rows if row["is_headline"])
-    source = ", ".join(dict.fromkeys(unit.about["source"] for unit in units))
-    return unit_of(result, task, model, source=source, subset=subset, n_evaluated=counted), {}
-
-
-def _key(task: Any, finished: Set[UnitKey]) -> UnitKey:
-    """The unit of a task; of a subset, where that is all that its local copy has given."""
-    name = task.metadata.name
-    subset = UnitKey(SUITE, f"{name}-subset", "single")
-    unknown = task.metadata.dataset["revision"] == data.UNKNOWN_REVISION
-    return subset if unknown and subset in finished else UnitKey(SUITE, name, "single")
-
-
 def _manifest(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str, Any]:
     """What the folder says of the run; `identity` is what must be the same for a resume."""
     chosen = settings.model_dump(mode="json")
     meta = model.mteb_model_meta
     return {
-        "suite": SUITE,
+        "suite": OUTSIDE,
         "identity": {
             "fingerprint": model.fingerprint(),
             "encoder": {

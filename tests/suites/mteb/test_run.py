@@ -34,6 +34,21 @@ def run(*arguments, **options):
     return run_mteb(*arguments, **options)
 
 
+def watch(monkeypatch):
+    """The names of the tasks that are computed from now on."""
+    from frozenprobe.suites.mteb import units
+
+    names = []
+    compute = units._compute
+
+    def watched(task, *arguments):
+        names.append(task.metadata.name)
+        return compute(task, *arguments)
+
+    monkeypatch.setattr(units, "_compute", watched)
+    return names
+
+
 @pytest.fixture(scope="module")
 def whole(tiny_bert, copies, tmp_path_factory):
     """A finished run in which the copies count as whole: their row counts are not compared."""
@@ -58,7 +73,9 @@ def test_every_kind_of_task_gives_a_main_score_and_nothing_else_is_in_the_means(
 
 
 def test_the_aggregate_counts_once_as_the_mean_of_its_parts(whole):
-    scores = {unit.key.task: [row["value"] for row in unit.rows if row["is_headline"]] for unit in whole.units}
+    scores = {unit.key.task: [row["value"] for row in unit.rows if row["n_evaluated"]] for unit in whole.units}
+    headline = {unit.key.task for unit in whole.units for row in unit.rows if row["is_headline"]}
+    assert headline == set(rows.TASKS["MTEB(eng, v1)"].split(","))
     parts = [
         value[0] for task, value in scores.items() if task.startswith("CQADupstack") and task != "CQADupstackRetrieval"
     ]
@@ -138,7 +155,7 @@ def test_a_complete_benchmark_has_both_means(whole):
     complete = read_run(whole.folder)
     present = summarise_mteb(whole)
     benchmark = [[score.task, score.category, score.metric] for score in present.tasks if score.value is not None]
-    complete.manifest["benchmark"] = {"name": "those that are there", "tasks": benchmark}
+    complete.manifest["benchmark"] = {"name": "MTEB(eng, v1)", "tasks": benchmark}
     summary = summarise_mteb(complete)
     frame = pd.DataFrame([(score.category, score.value) for score in summary.tasks], columns=["category", "value"])
     assert summary.average == pytest.approx(frame.groupby("category")["value"].mean().mean())
@@ -147,7 +164,7 @@ def test_a_complete_benchmark_has_both_means(whole):
 
 
 def test_a_resume_runs_what_is_missing_and_writes_mtebs_folder_anew(whole, tiny_bert, copies, tmp_path, monkeypatch):
-    from frozenprobe.suites.mteb import run as module
+    from frozenprobe.suites.mteb import units as module
 
     out = tmp_path / "run"
     shutil.copytree(whole.folder, out)
@@ -157,14 +174,7 @@ def test_a_resume_runs_what_is_missing_and_writes_mtebs_folder_anew(whole, tiny_
     damaged.write_bytes(damaged.read_bytes()[:-5])
     (gone,) = out.glob("mteb/results/*/*/SummEval.json")
     gone.unlink()
-    ran = []
-    compute = module._compute
-
-    def watched(task, *arguments):
-        ran.append(task.metadata.name)
-        return compute(task, *arguments)
-
-    monkeypatch.setattr(module, "_compute", watched)
+    ran = watch(monkeypatch)
     monkeypatch.setattr(module.data, "subset_of", lambda task: None)
     again = run(settings(tiny_bert, copies, tmp_path, training_data="MSMARCO"), out)
     assert sorted(ran) == ["BIOSSES", "STS17"]
@@ -213,17 +223,41 @@ def test_rows_that_mteb_cannot_score_are_one_line_and_the_finished_tasks_stay(ti
 
 
 def test_both_benchmarks_share_a_folder_and_what_they_have_in_common(whole, tiny_bert, copies, tmp_path, monkeypatch):
-    from frozenprobe.suites.mteb import run as module
+    from frozenprobe.suites.mteb import units as module
 
     out = tmp_path / "run"
     shutil.copytree(whole.folder, out)
     monkeypatch.setattr(module.data, "subset_of", lambda task: None)
     changes = {"benchmark": "MTEB(eng, v2)", "tasks": rows.TASKS["MTEB(eng, v2)"], "training_data": "MSMARCO"}
+    computed = watch(monkeypatch)
     second = run(settings(tiny_bert, copies, tmp_path, **changes), out)
     summary = summarise_mteb(second)
     assert summary.benchmark == "MTEB(eng, v2)"
     assert {score.task for score in summary.tasks if score.value is not None} >= set(changes["tasks"].split(","))
-    assert len({unit.key for unit in second.units}) == len(whole.units) + 2
+    assert sorted(computed) == ["SummEvalSummarization.v2", "TwentyNewsgroupsClustering.v2"]
+    for unit in second.units:  # filed under both, once as a part and once as a task of its own
+        if unit.key.task == "CQADupstackGamingRetrieval":
+            assert any(row["is_headline"] for row in unit.rows) == (unit.key.suite == "MTEB(eng, v2)")
+            assert {row["suite"] for row in unit.rows} == {unit.key.suite}
+
+
+def test_a_task_outside_of_the_benchmark_is_printed_and_in_no_mean_until_its_own_is_asked_for(
+    whole, tiny_bert, copies, tmp_path, monkeypatch
+):
+    from frozenprobe.suites.mteb import units as module
+
+    monkeypatch.setattr(module.data, "subset_of", lambda task: None)
+    out = tmp_path / "run"
+    first = summarise_mteb(
+        run(settings(tiny_bert, copies, tmp_path, tasks="SciFact,BIOSSES", benchmark="MTEB(eng, v2)"), out)
+    )
+    assert [score.task for score in first.others] == ["SciFact"]
+    assert [score.task for score in first.tasks if score.value is not None] == ["BIOSSES"]
+    computed = watch(monkeypatch)
+    second = summarise_mteb(run(settings(tiny_bert, copies, tmp_path, tasks="SciFact"), out))
+    assert computed == []
+    assert [score.task for score in second.tasks if score.value is not None] == ["SciFact"]
+    assert second.tasks != first.tasks
 
 
 def test_another_pooling_in_the_same_folder_is_refused(whole, tiny_bert, copies, tmp_path):
