@@ -129,7 +129,7 @@ def unit_of(
     )
     # A leaderboard tells rows apart by probe and protocol: here the pooling, and nothing to choose.
     common = {"layer": str(model.layer), "pooling": model.pooling, "probe": model.pooling, "protocol": ""}
-    common |= {**vars(key), "kind": "score"}
+    common |= {**vars(key), "kind": "score", "low": math.nan, "high": math.nan}  # mteb gives no intervals
     entries = [(split, scores) for split, subsets in result.scores.items() for scores in subsets]
     for split, scores in entries:
         part = split if scores["hf_subset"] == "default" else f"{split}/{scores['hf_subset']}"
