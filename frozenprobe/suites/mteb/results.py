@@ -128,7 +128,12 @@ def unit_of(
         },
     )
     # A leaderboard tells rows apart by probe and protocol: here the pooling, and nothing to choose.
-    common = {"layer": str(model.layer), "pooling": model.pooling, "probe": model.pooling, "protocol": ""}
+    common: dict[str, Any] = {
+        "layer": str(model.layer),
+        "pooling": model.pooling,
+        "probe": model.pooling,
+        "protocol": "",
+    }
     common |= {**vars(key), "kind": "score", "low": math.nan, "high": math.nan}  # mteb gives no intervals
     entries = [(split, scores) for split, subsets in result.scores.items() for scores in subsets]
     for split, scores in entries:
