@@ -197,12 +197,10 @@ def _lacking(task: Any, configs: Configs) -> str | None:
     """A config or split that mteb reads and the folder lacks, in words, or None."""
     if isinstance(task, AbsTaskRetrieval):
         prefix = "" if task.hf_subsets == ["default"] else f"{task.hf_subsets[0]}-"
-        wanted = [
-            ("qrels" if "default" not in configs and not prefix else f"{prefix}qrels" if prefix else "default"),
-            f"{prefix}corpus",
-        ]
-        wanted.append("query" if "query" in configs else f"{prefix}queries")
-        wanted += [f"{prefix}top_ranked"] if task.metadata.type == "Reranking" else []
+        qrels = "default" if not prefix and "default" in configs else f"{prefix}qrels"
+        queries = "query" if "query" in configs else f"{prefix}queries"
+        candidates = [f"{prefix}top_ranked"] if task.metadata.type == "Reranking" else []
+        wanted = [qrels, f"{prefix}corpus", queries, *candidates]
         splits = []
     else:
         wanted = list(task.hf_subsets) if len(configs) > 1 or task.metadata.is_multilingual else []
