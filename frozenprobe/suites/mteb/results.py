@@ -180,7 +180,8 @@ def write_results(folder: Path, units: Sequence[Unit], meta: ModelMeta) -> Path:
         RecordError: The disk is full or the folder cannot be written.
     """
     place = folder / "results" / meta.model_name_as_path() / str(meta.revision)
-    write_atomically(place / "model_meta.json", _dump(meta.to_dict()))
+    training = None if meta.training_datasets is None else sorted(meta.training_datasets)
+    write_atomically(place / "model_meta.json", _dump({**meta.to_dict(), "training_datasets": training}))
     for unit in units:
         path = place / f"{unit.key.task}.json"
         if not unit.about["subset"] and not path.exists():
