@@ -17,6 +17,7 @@ from frozenprobe.errors import FrozenprobeError
 # Each command is a module of this folder.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "mteb": "MTEB of a checkpoint with a pooling of its tokens, resumable, ready for the leaderboard",
     "show": "print finished runs again, from their records",
     "leaderboard": "runs, and the paper's rows, as one table and as CSV",
     "compare": "compare runs by paired tests on their stored predictions",

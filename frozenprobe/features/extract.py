@@ -24,7 +24,7 @@ from frozenprobe.features.encoding import BatchRunner
 from frozenprobe.features.output import Output
 from frozenprobe.features.pooling import LAST_ONLY, ViewPooler
 from frozenprobe.features.tokens import Chunk, TextGroup, count_truncation, group_texts, tokenize_ahead
-from frozenprobe.settings import FeatureSettings
+from frozenprobe.settings import ExtractionSettings, FeatureSettings
 
 _SAVE_SECONDS = 20.0
 """Encoded rows wait at most so long before they are in the cache."""
@@ -87,7 +87,7 @@ def extract(
     encoder: Encoder,
     inputs: Sequence[Inputs],
     views: Sequence[View],
-    settings: FeatureSettings,
+    settings: ExtractionSettings,
     *,
     cache: FeatureCache | None = None,
     on_progress: Callable[[ExtractionProgress], None] | None = None,
@@ -98,7 +98,7 @@ def extract(
         encoder: The frozen encoder.
         inputs: What to encode; a tokenised input that occurs more than once, in whichever of them, is encoded once.
         views: Layers and poolings, as `resolve_views` gives them.
-        settings: The token budget (None: measured on the first batches); layers and poolings are the caller's to resolve.
+        settings: The token budget (None: measured on the first batches).
         cache: Where vectors are looked up and kept; None encodes everything.
         on_progress: Called after every batch.
 

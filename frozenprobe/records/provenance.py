@@ -15,6 +15,7 @@ PACKAGES = (
     "tokenizers",
     "sentence-transformers",
     "datasets",
+    "mteb",
     "numpy",
     "faiss-cpu",
     "faiss-gpu",

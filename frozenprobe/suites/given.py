@@ -1,4 +1,4 @@
-"""The checkpoint argument of the Python functions: a name to be loaded, or an encoder that is there already."""
+"""The checkpoint that a run is given: a name to be loaded, or an encoder that is there already; what identifies it."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def given_encoder(
     if without_effect:
         raise SettingsError(f"encoder.{without_effect[0]} has no effect on an encoder that is loaded already")
     return ckpt, {**values, "ckpt": ckpt.info.name}
+
+
+def run_facts(encoder: Encoder) -> dict[str, Any]:
+    """How an encoder is run, as resolved: what must be equal beside its fingerprint for two scores to be of one run."""
+    return {name: getattr(encoder.info, name) for name in ("dtype", "max_length", "attention")}

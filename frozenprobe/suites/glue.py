@@ -38,7 +38,7 @@ from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import GlueSettings, parse
-from frozenprobe.suites.given import given_encoder
+from frozenprobe.suites.given import given_encoder, run_facts
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve
@@ -254,7 +254,7 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     return {
         "identity": {
             "fingerprint": fingerprint,
-            "encoder": {name: getattr(encoder.info, name) for name in ("dtype", "max_length", "attention")},
+            "encoder": run_facts(encoder),
             "features": {name: chosen["features"][name] for name in ("layers", "poolings")},
             "probes": chosen["probes"],
             "suite": chosen["suite"],
