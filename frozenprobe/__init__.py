@@ -1,25 +1,39 @@
 """Trustworthy evaluation of frozen text encoders.
 
 One forward pass over the data, then closed-form ridge sweeps and kNN probes. `evaluate_glue` is the command
-`frozenprobe glue` in Python. Submodules are imported when first used, so that `import frozenprobe` is quick.
+`frozenprobe glue` in Python, `train_pooler` is `frozenprobe pool`, `mine_negatives` is `frozenprobe mine`. Submodules are imported when first used, so that `import frozenprobe` is quick.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from frozenprobe.contrastive.mining import mine_negatives
+    from frozenprobe.contrastive.run import train_pooler
+    from frozenprobe.contrastive.saving import load_pooler
     from frozenprobe.encoders.module import ModuleEncoder
     from frozenprobe.encoders.registry import load_encoder
     from frozenprobe.records.reading import read_run
     from frozenprobe.suites.glue import evaluate_glue
 
-__all__ = ["ModuleEncoder", "evaluate_glue", "load_encoder", "read_run"]
+__all__ = [
+    "ModuleEncoder",
+    "evaluate_glue",
+    "load_encoder",
+    "load_pooler",
+    "mine_negatives",
+    "read_run",
+    "train_pooler",
+]
 
 _HOMES = {
     "ModuleEncoder": "frozenprobe.encoders.module",
     "evaluate_glue": "frozenprobe.suites.glue",
     "load_encoder": "frozenprobe.encoders.registry",
+    "load_pooler": "frozenprobe.contrastive.saving",
+    "mine_negatives": "frozenprobe.contrastive.mining",
     "read_run": "frozenprobe.records.reading",
+    "train_pooler": "frozenprobe.contrastive.run",
 }
 
 

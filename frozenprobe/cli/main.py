@@ -15,6 +15,8 @@ from frozenprobe.errors import FrozenprobeError
 # Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "pool": "train a pooler, or a sweep of them, contrastively on frozen token features",
+    "mine": "mine hard negatives for pairs of query and positive",
     "show": "print finished runs again, from their records",
     "cache": "show or prune the feature cache",
 }

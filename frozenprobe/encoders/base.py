@@ -14,7 +14,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+    from torch import nn
 
 Layer = int | Literal["last"]
 Role = Literal["query", "document"]
@@ -145,4 +148,30 @@ class HasPrompts(Protocol):
 
     def prompt(self, role: Role) -> str:
         """The prefix for a role; may be empty."""
+        ...
+
+
+@runtime_checkable
+class HasWarmPooler(Protocol):
+    """An encoder that brings a module to pool its token features with, as CrossBERT's predictor does."""
+
+    def warm_pooler(self) -> nn.Module:
+        """A new module `(token features [b, t, d], mask [b, t]) -> [b, e]` in its pre-trained state."""
+        ...
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """An encoder that can be trained end to end."""
+
+    def trained_module(self) -> nn.Module:
+        """The module whose parameters are trained."""
+        ...
+
+    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
+        """The last hidden states of a batch, with gradients."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder as a folder that `load_encoder` reads."""
         ...

@@ -9,12 +9,14 @@ import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import nn
+from transformers import PreTrainedModel
 
 from frozenprobe.encoders.base import Batch, EncoderInfo, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
@@ -158,6 +160,31 @@ class TransformerEncoder:
         """
         with self._running():
             self._reader.run(self._arguments(batch), layers, visit)
+
+    def trained_module(self) -> nn.Module:
+        """The model itself, for training it end to end (`Trainable`)."""
+        return unwrap(self.model)
+
+    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
+        """The last hidden states of a batch, with gradients (`Trainable`); the model keeps its mode."""
+        kept: list[torch.Tensor] = []
+        self._reader.run(self._arguments(batch), ("last",), lambda _, hidden: kept.append(hidden))
+        return kept[0]
+
+    def save(self, folder: Path) -> None:
+        """Writes model and tokenizer as a transformers folder (`Trainable`).
+
+        Raises:
+            EncoderError: The model is no transformers model, or the folder cannot be written.
+        """
+        model = unwrap(self.model)
+        if not isinstance(model, PreTrainedModel):
+            raise EncoderError(f"{self.info.name}: {type(model).__name__} is no transformers model and cannot be saved")
+        try:
+            model.save_pretrained(folder)
+            self._tokenizer.tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise EncoderError(f"cannot write {folder}: {error.strerror or error}") from None
 
     def fingerprint(self) -> str:
         """SHA-256 over weights, config, tokenizer, foreign model code and the adapter's version."""
