@@ -109,7 +109,6 @@ def _print(result: TrainingResult, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     held_out = result.results["held_out"]
     if held_out:
         table = Table(title="held-out retrieval", title_justify="left")
@@ -126,7 +125,7 @@ def _print(result: TrainingResult, out: Path) -> None:
                 f"{gain['against_mean']:+.3f}" if trained else "",
                 f"{gain['against_mean_low']:+.3f} ... {gain['against_mean_high']:+.3f}" if trained else "",
             )
-        console.print(table)
+        Console().print(table)
     if len(result.poolers) > 1 and held_out:
-        console.print(f"{result.best} is best on the held-out queries, which chose it: its score here is optimistic")
-    console.print(f"poolers are in {out / 'poolers'}", highlight=False)
+        print(f"{result.best} is best on the held-out queries, which chose it: its score here is optimistic")
+    print(f"poolers are in {out / 'poolers'}")

@@ -35,7 +35,7 @@ from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
-from frozenprobe.settings import parse
+from frozenprobe.settings import FeatureSettings, parse
 
 if TYPE_CHECKING:
     pass
@@ -103,12 +103,13 @@ def run_pooling(
         encoder = encoder or load_encoder(
             settings.encoder.model_copy(update={"device": ranks.device(settings.encoder.device)})
         )
+        layer = resolve_views(FeatureSettings(layers=(settings.training.layer,)), encoder.info)[0].layer
         trainable = _trainable(encoder) if settings.training.unfrozen else None
         poolers: dict[str, tuple[Candidate, nn.Module]] = {
             candidate.name: (candidate, build_pooler(candidate.pooler, encoder, candidate.seed)) for candidate in wanted
         }
         check_padding(encoder)
-        facts = encoder_facts(encoder, settings.training.layer)
+        facts = encoder_facts(encoder, layer)
         ranks.wait()
         if overwrite and ranks.leads:
             _clear(out)
@@ -124,7 +125,7 @@ def run_pooling(
         _require_negatives(wanted, data)
         source = FeatureSource(
             encoder,
-            settings.training.layer,
+            layer,
             tokens=settings.training.token_budget,
             chunk=settings.training.chunk,
             store=_store(settings.training, out, facts, encoder, ranks),
@@ -207,7 +208,7 @@ def _identity(
         }
         for candidate in wanted
     }
-    names = ("epochs", "batch_size", "seed", "unfrozen", "layer", "token_budget", "chunk", "deduplicate")
+    names = ("epochs", "batch_size", "seed", "unfrozen", "token_budget", "chunk", "deduplicate")
     return {
         "encoder": {**facts, "attention": settings.encoder.attn},
         "data": {"revision": data.rows.report.revision, "held_out": settings.data.held_out},
@@ -233,6 +234,6 @@ def _store(
     if not training.keep_features:
         return None
     # Each rank keeps what it encodes; the shares of a step move between ranks, so some texts are kept by several.
-    folder = out / "features" / f"{facts['fingerprint']:.16}-{training.layer}-{facts['max_length']}-{ranks.rank}"
+    folder = out / "features" / f"{facts['fingerprint']:.16}-{facts['layer']}-{facts['max_length']}-{ranks.rank}"
     limit = int(training.keep_features_gb * 1e9 / ranks.world)
     return TokenStore(folder, encoder.info.hidden_size, DTYPES[encoder.info.dtype], limit)

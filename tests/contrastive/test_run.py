@@ -147,11 +147,12 @@ def test_deduplication_changes_the_work_and_not_the_result(train, fake, write_ro
     shared = rows(60, queries=30)
     for i, row in enumerate(shared):
         row["negatives"] = [shared[(i + 3) % 8]["positive"], f"everybody's a{i % 4}"]
-    settings = {"data": {"train_data": str(write_rows(shared, "shared.jsonl"))}, "pooler": {"blocks": 1}}
+    data = {"train_data": str(write_rows(shared, "shared.jsonl")), "held_out": 0}
+    settings = {"data": data, "pooler": {"blocks": 1}}
     with_it, without = fake(), fake()
     one = train(encoder=with_it, **settings)
     other = train(encoder=without, training={"deduplicate": False}, **settings)
-    assert without.encoded > 1.5 * with_it.encoded
+    assert without.encoded > 1.3 * with_it.encoded
     assert np.allclose(losses(one), losses(other), atol=1e-4)
 
 
