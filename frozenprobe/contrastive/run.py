@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -35,10 +35,8 @@ from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
+from frozenprobe.features.extract import resolve_views
 from frozenprobe.settings import FeatureSettings, parse
-
-if TYPE_CHECKING:
-    pass
 
 ABOUT = "training.json"
 Note = Callable[[str], None]

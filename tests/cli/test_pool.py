@@ -107,7 +107,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.jo
 
 @pytest.mark.slow
 def test_sigkill_and_sigint_at_any_moment_lose_nothing(tiny_bert, triples, tmp_path):
-    argv = ["--ckpt", tiny_bert, "--train-data", triples, *OPTIONS, "--epochs", "60", "--checkpoint-every", "7"]
+    argv = ["--ckpt", tiny_bert, "--train-data", triples, *OPTIONS, "--epochs", "30", "--checkpoint-every", "7"]
     assert run("pool", *argv, "--out", tmp_path / "whole", "--quiet") == 0
     out = tmp_path / "killed"
     kinds = [signal.SIGKILL, signal.SIGINT, signal.SIGKILL]
