@@ -73,7 +73,7 @@ def test_a_sweep_names_its_best_and_says_that_it_was_chosen(tiny_bert, triples, 
         (["--layer", "x"], "--layer"),
         (["--warm-start"], "offers no pooler"),
         (["--heads", "5"], "do not divide"),
-        (["--layer", "7"], "there is no layer 7"),
+        (["--layer", "7"], "layer 7 is out of range"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2(tiny_bert, triples, tmp_path, capsys, options, message):
