@@ -148,8 +148,11 @@ class PoolerTraining:
             self._evaluate()
         started, rows = time.perf_counter(), 0
         with _finishing_steps() as interrupted:
-            for step, queries, passages in self._prepared_steps():
-                losses = self._train_step(self.state.step, step, queries, passages, note)
+            for step, queries, passages in self.prepared_steps():
+                blocks = [self.blocks(batch) for batch in (queries, passages)]
+                budget = self._source.budget
+                self.state.tokens_at_most = budget.tokens_at_most if budget.halved else None
+                losses = self.train_on(self.state.step, step, (queries, passages), blocks, note)
                 self.state.step += 1
                 self.state.history.append({"step": self.state.step, "losses": losses})
                 rows += len(step.targets.query)
@@ -187,7 +190,7 @@ class PoolerTraining:
             prefix = f"{number}/"
             trainee.restore({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
 
-    def _prepared_steps(self) -> Iterator[tuple[Step, TextBatch, TextBatch]]:
+    def prepared_steps(self) -> Iterator[tuple[Step, TextBatch, TextBatch]]:
         """The steps that are left, read and tokenised in another thread while the one before trains."""
         per_epoch = self.data.steps(self._settings.batch_size)
         pool = ThreadPoolExecutor(1, thread_name_prefix="rows")
@@ -216,12 +219,16 @@ class PoolerTraining:
             batches.append(self._source.tokenize(texts, keys, role))
         return step, batches[0], batches[1]
 
-    def _train_step(
-        self, number: int, step: Step, queries: TextBatch, passages: TextBatch, note: Callable[[str], None]
+    def train_on(
+        self,
+        number: int,
+        step: Step,
+        batches: tuple[TextBatch, TextBatch],
+        blocks: Sequence[Sequence[Block]],
+        note: Callable[[str], None] = lambda line: None,
     ) -> dict[str, float]:
+        """Lets every pooler take a step on blocks of the step's queries and passages; returns their losses."""
         targets = step.targets.to(self._device)
-        blocks = [self._blocks(batch) for batch in (queries, passages)]
-        self.state.tokens_at_most = self._source.budget.tokens_at_most if self._source.budget.halved else None
         losses = {}
         for name, trainee in self.trainees.items():
             if name in self.state.failed:
@@ -234,7 +241,7 @@ class PoolerTraining:
                     slots=None if self._settings.deduplicate else torch.from_numpy(table.slots).to(self._device),
                     distinct=len(table.texts),
                 )
-                for own, batch, table in zip(blocks, (queries, passages), (step.queries, step.passages), strict=True)
+                for own, batch, table in zip(blocks, batches, (step.queries, step.passages), strict=True)
             ]
             loss = trainee.train(number, (sides[0], sides[1]), targets)
             if np.isfinite(loss):
@@ -249,7 +256,7 @@ class PoolerTraining:
             raise FeatureError(f"the loss of step {number + 1} is not finite: choose a smaller --lr")
         return losses
 
-    def _blocks(self, batch: TextBatch) -> list[Block]:
+    def blocks(self, batch: TextBatch) -> list[Block]:
         """This rank's share of a batch, as blocks."""
         rows = self._ranks.share(batch.tokens.lengths)
         if self._trainable is not None:
