@@ -111,21 +111,25 @@ def _print(result: TrainingResult, out: Path) -> None:
 
     held_out = result.results["held_out"]
     if held_out:
-        table = Table(title="held-out retrieval", title_justify="left")
-        for name in ("pooler", "nDCG@10", "95%", "MRR@10", "nDCG@10 against mean pooling", "95%"):
-            table.add_column(name, justify="left" if name == "pooler" else "right")
+        table = Table(
+            title="held-out retrieval",
+            title_justify="left",
+            caption="± half the 95% interval over queries",
+            caption_justify="left",
+        )
+        table.add_column("pooler", overflow="fold")
+        for name in ("nDCG@10", "MRR@10", "nDCG@10 - mean"):
+            table.add_column(name, justify="right", no_wrap=True)
         for name, scores in held_out.items():
             gain, rank = scores["ndcg@10"], scores["mrr@10"]
-            trained = name in result.poolers
-            table.add_row(
-                name,
-                f"{gain['value']:.3f}",
-                f"{gain['low']:.3f} ... {gain['high']:.3f}",
-                f"{rank['value']:.3f}",
-                f"{gain['against_mean']:+.3f}" if trained else "",
-                f"{gain['against_mean_low']:+.3f} ... {gain['against_mean_high']:+.3f}" if trained else "",
-            )
+            spread = (gain["against_mean_high"] - gain["against_mean_low"]) / 2
+            against = f"{gain['against_mean']:+.3f} ±{spread:.3f}" if name in result.poolers else ""
+            table.add_row(name, _with_half(gain), _with_half(rank), against)
         Console().print(table)
     if len(result.poolers) > 1 and held_out:
         print(f"{result.best} is best on the held-out queries, which chose it: its score here is optimistic")
     print(f"poolers are in {out / 'poolers'}")
+
+
+def _with_half(score: dict[str, float]) -> str:
+    return f"{score['value']:.3f} ±{(score['high'] - score['low']) / 2:.3f}"

@@ -7,8 +7,6 @@ projections are moved to the query's side, which is the same function.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import nn
@@ -182,7 +180,7 @@ class WarmPooler(nn.Module):
 
     def __init__(self, encoder: HasWarmPooler) -> None:
         super().__init__()
-        self.inner = copy.deepcopy(encoder.warm_pooler()).float().requires_grad_(True)
+        self.inner = encoder.warm_pooler()
 
     def forward(
         self,

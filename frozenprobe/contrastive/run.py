@@ -173,6 +173,7 @@ def _trainable(encoder: Encoder) -> Trainable:
         raise EncoderError(f"{encoder.info.name} ({encoder.info.kind}) cannot be trained end to end{hint}")
     if encoder.info.dtype != "fp32":
         raise EncoderError(f"--unfrozen needs weights in fp32: {encoder.info.dtype} is too coarse for small steps")
+    encoder.trained_module()
     return encoder
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from torch import nn
 
 Layer = int | Literal["last"]
 Role = Literal["query", "document"]
@@ -153,10 +152,13 @@ class HasPrompts(Protocol):
 
 @runtime_checkable
 class HasWarmPooler(Protocol):
-    """An encoder that brings a module to pool its token features with, as CrossBERT's predictor does."""
+    """An encoder that was trained together with something that can pool its outputs (CrossBERT's predictor)."""
 
-    def warm_pooler(self) -> nn.Module:
-        """A new module `(token features [b, t, d], mask [b, t]) -> [b, e]` in its pre-trained state."""
+    def warm_pooler(self) -> torch.nn.Module:
+        """A trained pooler to start from, on the encoder's device, in float32, trainable; a new copy each time.
+
+        Its forward takes the last hidden states `[b, t, d]` and their mask `[b, t]`, and gives vectors `[b, e]`.
+        """
         ...
 
 
@@ -164,8 +166,12 @@ class HasWarmPooler(Protocol):
 class Trainable(Protocol):
     """An encoder that can be trained end to end."""
 
-    def trained_module(self) -> nn.Module:
-        """The module whose parameters are trained."""
+    def trained_module(self) -> torch.nn.Module:
+        """The module whose parameters are trained.
+
+        Raises:
+            EncoderError: What comes out could not be saved.
+        """
         ...
 
     def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:

@@ -161,9 +161,19 @@ class TransformerEncoder:
         with self._running():
             self._reader.run(self._arguments(batch), layers, visit)
 
-    def trained_module(self) -> nn.Module:
-        """The model itself, for training it end to end (`Trainable`)."""
-        return unwrap(self.model)
+    def trained_module(self) -> PreTrainedModel:
+        """The model itself, for training it end to end (`Trainable`).
+
+        Raises:
+            EncoderError: It is no transformers model, so that it could not be saved afterwards.
+        """
+        model = unwrap(self.model)
+        if not isinstance(model, PreTrainedModel):
+            raise EncoderError(
+                f"{self.info.name}: {type(model).__name__} is no transformers model, so it could not be saved after "
+                "training; export it as one first"
+            )
+        return model
 
     def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
         """The last hidden states of a batch, with gradients (`Trainable`); the model keeps its mode."""
@@ -177,9 +187,7 @@ class TransformerEncoder:
         Raises:
             EncoderError: The model is no transformers model, or the folder cannot be written.
         """
-        model = unwrap(self.model)
-        if not isinstance(model, PreTrainedModel):
-            raise EncoderError(f"{self.info.name}: {type(model).__name__} is no transformers model and cannot be saved")
+        model = self.trained_module()
         try:
             model.save_pretrained(folder)
             self._tokenizer.tokenizer.save_pretrained(folder)

@@ -138,3 +138,12 @@ def test_a_kill_between_vectors_and_index_is_cut_off(fake, tmp_path):
     kept = rows_of(again.frozen(batch_of(again, TEXTS), np.arange(40)))
     assert again.encoded_texts == 0
     assert all(torch.equal(found[row], kept[row]) for row in range(40))
+
+
+def test_queries_and_documents_are_encoded_in_their_roles(fake):
+    """C01, for token features: the same text in both roles, in one step."""
+    source = FeatureSource(fake(role_in_weights=True))
+    query, document = (
+        rows_of(source.frozen(batch_of(source, ["a b"], role), np.arange(1)))[0] for role in ("query", "document")
+    )
+    assert torch.allclose(query - document, torch.full_like(query, 2.0 * (1 + LAYERS + 1)), atol=1e-4)

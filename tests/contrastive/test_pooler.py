@@ -147,3 +147,12 @@ def test_what_cannot_be_built_is_refused(fake, warm_fake):
         build_pooler(PoolerSettings(heads=5), fake())
     with pytest.raises(SettingsError, match="allowed are mean"):
         BaselinePooler("median")
+
+
+@pytest.mark.parametrize("size", [{}, {"queries": 3, "dimensions": 8, "blocks": 3}])
+def test_a_pooler_can_be_exported_as_a_graph_for_any_batch_and_length(size):
+    pooler = stirred(AttentionPooler(PoolerSettings(**size), 24))
+    b, t = torch.export.Dim("b", min=2, max=4096), torch.export.Dim("t", min=2, max=8192)
+    program = torch.export.export(pooler, drawn(b=3, t=7), dynamic_shapes=({0: b, 1: t}, {0: b, 1: t}, None)[:2])
+    for b_, t_ in ((2, 5), (11, 40)):
+        assert torch.allclose(program.module()(*drawn(b=b_, t=t_)), pooler(*drawn(b=b_, t=t_)), atol=1e-5)
