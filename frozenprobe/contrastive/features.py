@@ -88,17 +88,29 @@ class FeatureSource:
         return TextBatch(role, tokens, keys)
 
     def frozen(self, batch: TextBatch, rows: Int[np.ndarray, " r"]) -> list[Block]:
-        """Encodes some texts of a batch without gradients, or reads what was kept of them.
+        """Some texts of a batch, encoded without gradients or read from what was kept.
+
+        With a limited chunk, a block encodes its texts each time it is asked, so that no more than one is ever in memory.
 
         Raises:
             FeatureError: A text does not fit in memory even alone.
         """
         order = _by_length(batch.tokens, rows)
+        if self._chunk is not None:
+            cuts = self._cuts(batch.tokens.lengths[order], BLOCK_TOKENS)
+            return [self._lazy(batch, order[first:last]) for first, last in cuts]
+        return self._encoded(batch, order)
+
+    def _lazy(self, batch: TextBatch, order: Int[np.ndarray, " b"]) -> Block:
+        return Block(torch.from_numpy(order), lambda: self._encoded(batch, order)[0].features())
+
+    def _encoded(self, batch: TextBatch, order: Int[np.ndarray, " r"]) -> list[Block]:
+        """Blocks of rows that are sorted longest first, their features in memory."""
         lengths = batch.tokens.lengths[order]
         flat = self._flat(batch, order, lengths)
         starts = np.cumsum(lengths) - lengths
         blocks = []
-        for first, last in self._cuts(lengths, BLOCK_TOKENS):
+        for first, last in self._cuts(lengths, BLOCK_TOKENS) if self._chunk is None else [(0, len(order))]:
             part = lengths[first:last]
             columns = np.arange(int(part.max()))
             mask = columns[None] < part[:, None]

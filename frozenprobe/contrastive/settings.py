@@ -89,7 +89,10 @@ class TrainingSettings(Settings):
         None, ge=1, description="padded tokens that go through the encoder together; None: by device and dtype"
     )
     chunk: int | None = Field(
-        None, ge=1, description="texts whose gradients are held at once; None: the whole batch; the same gradients"
+        None,
+        ge=1,
+        description="texts in memory at once, for batches larger than memory, with the same gradients; the encoder runs "
+        "twice, unless features are kept; None: the whole batch",
     )
     deduplicate: bool = Field(True, description="encode a text that occurs more than once in a step once")
     keep_features: bool = Field(False, description="keep token features on disk, so that later epochs encode nothing")

@@ -6,6 +6,7 @@ step, content), so that a resume continues bit for bit. With `unfrozen`, the enc
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from frozenprobe.contrastive.batches import HeldOut, Step, TrainingSet, noise_of
+from frozenprobe.contrastive.batches import HeldOut, Step, TrainingSet
 from frozenprobe.contrastive.data import text_key
 from frozenprobe.contrastive.distributed import Ranks
 from frozenprobe.contrastive.features import Block, FeatureSource, TextBatch
@@ -28,7 +29,7 @@ from frozenprobe.contrastive.heldout import PerQuery, score
 from frozenprobe.contrastive.pooler import BaselinePooler
 from frozenprobe.contrastive.settings import TrainingSettings
 from frozenprobe.contrastive.sweep import Candidate
-from frozenprobe.contrastive.trainee import Side, Trainee
+from frozenprobe.contrastive.trainee import Side, Trainee, train_together
 from frozenprobe.encoders.base import Trainable
 from frozenprobe.errors import FeatureError
 
@@ -118,7 +119,6 @@ class PoolerTraining:
                 self.steps,
                 ranks,
                 encoder=None if trainable is None else trainable.trained_module().requires_grad_(True),
-                recompute=settings.chunk is not None,
             )
             for name, (candidate, pooler) in poolers.items()
         }
@@ -150,9 +150,9 @@ class PoolerTraining:
         with _finishing_steps() as interrupted:
             for step, queries, passages in self.prepared_steps():
                 blocks = [self.blocks(batch) for batch in (queries, passages)]
+                losses = self.train_on(self.state.step, step, (queries, passages), blocks, note)
                 budget = self._source.budget
                 self.state.tokens_at_most = budget.tokens_at_most if budget.halved else None
-                losses = self.train_on(self.state.step, step, (queries, passages), blocks, note)
                 self.state.step += 1
                 self.state.history.append({"step": self.state.step, "losses": losses})
                 rows += len(step.targets.query)
@@ -228,23 +228,22 @@ class PoolerTraining:
         note: Callable[[str], None] = lambda line: None,
     ) -> dict[str, float]:
         """Lets every pooler take a step on blocks of the step's queries and passages; returns their losses."""
-        targets = step.targets.to(self._device)
+        tables = (step.queries, step.passages)
+        sides = [
+            Side(
+                blocks=own,
+                keys=batch.keys,
+                slots=None if self._settings.deduplicate else torch.from_numpy(table.slots).to(self._device),
+                distinct=len(table.texts),
+            )
+            for own, batch, table in zip(blocks, batches, tables, strict=True)
+        ]
+        going = {name: trainee for name, trainee in self.trainees.items() if name not in self.state.failed}
+        recompute = self._settings.chunk is not None
+        found = train_together(list(going.values()), number, sides, step.targets.to(self._device), recompute=recompute)
         losses = {}
-        for name, trainee in self.trainees.items():
-            if name in self.state.failed:
-                continue
-            sides = [
-                Side(
-                    blocks=own,
-                    count=len(batch),
-                    noise=noise_of(trainee.candidate.seed, number, batch.keys),
-                    slots=None if self._settings.deduplicate else torch.from_numpy(table.slots).to(self._device),
-                    distinct=len(table.texts),
-                )
-                for own, batch, table in zip(blocks, batches, (step.queries, step.passages), strict=True)
-            ]
-            loss = trainee.train(number, (sides[0], sides[1]), targets)
-            if np.isfinite(loss):
+        for name, loss in zip(going, found, strict=True):
+            if math.isfinite(loss):
                 losses[name] = loss
                 continue
             _require_finite([block for part in blocks for block in part], number)

@@ -60,10 +60,16 @@ def test_only_the_rows_asked_for_are_encoded(fake):
     assert encoder.encoded == source.encoded_texts == 2
 
 
-def test_a_chunk_bounds_the_texts_of_a_block(fake):
-    source = FeatureSource(fake(), chunk=7)
+def test_a_chunk_bounds_what_is_in_memory(fake):
+    encoder = fake()
+    source = FeatureSource(encoder, chunk=7)
     blocks = source.frozen(batch_of(source, TEXTS), np.arange(40))
-    assert max(len(block.rows) for block in blocks) == 7
+    assert [len(block.rows) for block in blocks] == [7, 7, 7, 7, 7, 5]
+    assert encoder.encoded == 0  # nothing before a block is asked for, and nothing stays
+    found = rows_of(blocks)
+    assert encoder.encoded == 40
+    whole = rows_of(FeatureSource(fake()).frozen(batch_of(source, TEXTS), np.arange(40)))
+    assert all(torch.allclose(found[row], whole[row], atol=1e-6) for row in range(40))
 
 
 def test_batches_are_halved_where_memory_runs_out(fake):

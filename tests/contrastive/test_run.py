@@ -156,9 +156,18 @@ def test_deduplication_changes_the_work_and_not_the_result(train, fake, write_ro
     assert np.allclose(losses(one), losses(other), atol=1e-4)
 
 
-def test_chunks_change_the_memory_and_not_the_result(train):
-    whole, chunked = train(), train(training={"chunk": 5})
-    assert np.allclose(losses(whole), losses(chunked), atol=1e-4)
+@pytest.mark.parametrize("keep_features", [False, True])
+def test_chunks_change_the_memory_and_not_the_result(train, fake, keep_features):
+    encoders = fake(), fake()
+    training = {"keep_features": keep_features}
+    plain = {"data": {"held_out": 0}, "sweep": "lr=1e-3,3e-3"}
+    whole = train(encoder=encoders[0], training=training, **plain)
+    chunked = train(encoder=encoders[1], training={"chunk": 5, **training}, **plain)
+    for name in whole.poolers:
+        assert np.allclose(losses(whole, name), losses(chunked, name), atol=1e-4)
+    # Once more for all poolers together, or not at all where features are kept; 4 texts check the padding.
+    once = encoders[0].encoded - 4
+    assert encoders[1].encoded - 4 == (once if keep_features else 2 * once)
 
 
 def test_settings_of_the_loss_and_the_layer_change_the_training(train):
@@ -256,13 +265,13 @@ def test_features_that_are_not_finite_are_an_error_that_says_so(train, fake):
 def test_a_pooler_that_diverges_leaves_the_sweep_and_the_others_go_on(train, monkeypatch):
     from frozenprobe.contrastive.trainee import Trainee
 
-    real = Trainee.backward
+    real = Trainee.loss
 
-    def backward(self, step, sides, targets):
-        loss = real(self, step, sides, targets)
-        return float("nan") if self.candidate.lr == 0.5 and step == 2 else loss
+    def loss(self, sides, targets):
+        value = real(self, sides, targets)
+        return float("nan") if self.candidate.lr == 0.5 and self._step == 2 else value
 
-    monkeypatch.setattr(Trainee, "backward", backward)
+    monkeypatch.setattr(Trainee, "loss", loss)
     result = train(sweep="lr=1e-3,0.5")
     assert result.results["failed"] == {"lr=0.5": 2}
     assert list(result.poolers) == ["lr=1e-3"]

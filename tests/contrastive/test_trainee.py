@@ -14,7 +14,7 @@ from frozenprobe.contrastive.loss import Targets, contrastive_loss
 from frozenprobe.contrastive.pooler import AttentionPooler
 from frozenprobe.contrastive.settings import LossSettings, PoolerSettings
 from frozenprobe.contrastive.sweep import Candidate
-from frozenprobe.contrastive.trainee import Side, Trainee
+from frozenprobe.contrastive.trainee import Side, Trainee, backward, train_together
 
 WIDTH = 16
 SIZE = PoolerSettings(blocks=2, queries=2, heads=2, dropout=0.3)
@@ -25,7 +25,13 @@ def texts(count, seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(count, 6, WIDTH, generator=generator)
     mask = torch.arange(6)[None] < torch.randint(1, 7, (count,), generator=generator)[:, None]
-    return tokens, mask, noise_of(5, 0, np.arange(count, dtype=np.uint64) + 100 * seed)
+    return tokens, mask, np.arange(count, dtype=np.uint64) + 100 * seed
+
+
+def module_on(module, drawn, step=0):
+    """The module on all texts at once, with the dropout that the step's number gives."""
+    tokens, mask, keys = drawn
+    return module(tokens, mask, noise_of(CANDIDATE.seed, step, keys))
 
 
 def block(rows, tokens, mask):
@@ -33,11 +39,10 @@ def block(rows, tokens, mask):
 
 
 def side(drawn, chunk, rank=0, world=1):
-    tokens, mask, noise = drawn
+    tokens, mask, keys = drawn
     mine = torch.arange(len(tokens))[rank::world]
-    return Side(
-        [block(rows, tokens, mask) for rows in mine.split(chunk) if len(rows)], len(tokens), noise, None, len(tokens)
-    )
+    blocks = [block(rows, tokens, mask) for rows in mine.split(chunk) if len(rows)]
+    return Side(blocks, keys, None, len(tokens))
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def plain(step):
     """The gradients of one graph over everything."""
     queries, passages, targets = step
     module = pooler().train()
-    loss = contrastive_loss(module(*queries), module(*passages), targets, CANDIDATE.loss)
+    loss = contrastive_loss(module_on(module, queries), module_on(module, passages), targets, CANDIDATE.loss)
     loss.backward()
     return float(loss.detach()), gradients(module)
 
@@ -82,8 +87,8 @@ def plain(step):
 def test_c07_chunked_gradients_with_dropout_are_the_plain_ones(step, plain, chunk, recompute):
     queries, passages, targets = step
     module = pooler()
-    trainee = Trainee(CANDIDATE, module, WIDTH, 10, Ranks(), recompute=recompute)
-    loss = trainee.backward(0, (side(queries, chunk), side(passages, chunk)), targets)
+    trainee = Trainee(CANDIDATE, module, WIDTH, 10, Ranks())
+    (loss,) = backward([trainee], 0, (side(queries, chunk), side(passages, chunk)), targets, recompute=recompute)
     assert loss == pytest.approx(plain[0], abs=1e-6)
     assert_same_gradients(gradients(module), plain[1])
 
@@ -117,7 +122,8 @@ def test_ranks_see_each_others_negatives_and_get_the_plain_gradients(step, plain
 
     def work(rank):
         trainee = Trainee(CANDIDATE, modules[rank], WIDTH, 10, ranks.of(rank))
-        losses[rank] = trainee.backward(0, (side(queries, 2, rank, world), side(passages, 2, rank, world)), targets)
+        sides = (side(queries, 2, rank, world), side(passages, 2, rank, world))
+        (losses[rank],) = backward([trainee], 0, sides, targets)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world)]
     for thread in threads:
@@ -136,11 +142,11 @@ def test_slots_of_one_text_give_the_gradients_of_the_text(step):
     found = []
     for slots in (None, torch.tensor([*range(14), 3, 3, 9])):
         module = AttentionPooler(still.pooler, WIDTH, seed=3)
-        tokens, mask, noise = passages
+        tokens, mask, keys = passages
         chosen = torch.arange(14) if slots is None else slots
-        many = side((tokens[chosen], mask[chosen], noise[chosen]), 5)
-        many = Side(many.blocks, many.count, many.noise, slots, 14)
-        loss = Trainee(still, module, WIDTH, 10, Ranks()).backward(0, (side(queries, 5), many), targets)
+        many = side((tokens[chosen], mask[chosen], keys[chosen.numpy()]), 5)
+        many = Side(many.blocks, many.keys, slots, 14)
+        (loss,) = backward([Trainee(still, module, WIDTH, 10, Ranks())], 0, (side(queries, 5), many), targets)
         found.append((loss, gradients(module)))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     assert_same_gradients(found[1][1], found[0][1])
@@ -158,9 +164,10 @@ def test_a_step_is_adamw_at_the_scheduled_rate(step):
     trainee = Trainee(CANDIDATE, module, WIDTH, 3, Ranks())
     optimiser = torch.optim.AdamW(reference.parameters(), lr=0.01, weight_decay=0.1)
     for number in range(3):
-        trainee.train(number, (side(queries, 4), side(passages, 4)), targets)
+        train_together([trainee], number, (side(queries, 4), side(passages, 4)), targets)
         reference.train()
-        contrastive_loss(reference(*queries), reference(*passages), targets, CANDIDATE.loss).backward()
+        embeddings = (module_on(reference, drawn, number) for drawn in (queries, passages))
+        contrastive_loss(*embeddings, targets, CANDIDATE.loss).backward()
         optimiser.param_groups[0]["lr"] = trainee.rate(number)
         optimiser.step()
         optimiser.zero_grad()
@@ -169,10 +176,34 @@ def test_a_step_is_adamw_at_the_scheduled_rate(step):
 
 
 def test_a_loss_that_is_not_finite_changes_nothing(step):
-    (tokens, mask, noise), passages, targets = step
+    (tokens, mask, keys), passages, targets = step
     module = pooler()
     before = [parameter.clone() for parameter in module.parameters()]
     trainee = Trainee(CANDIDATE, module, WIDTH, 10, Ranks())
-    loss = trainee.train(0, (side((tokens * torch.nan, mask, noise), 7), side(passages, 7)), targets)
+    (loss,) = train_together([trainee], 0, (side((tokens * torch.nan, mask, keys), 7), side(passages, 7)), targets)
     assert not np.isfinite(loss)
     assert all(torch.equal(one, other) for one, other in zip(module.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_poolers_that_share_blocks_do_not_touch_each_other(step, recompute):
+    """Each of three gets what it gets alone, and a block's features are asked for once, or twice when run again."""
+    queries, passages, targets = step
+    others = [CANDIDATE.__class__(**{**vars(CANDIDATE), "lr": lr}) for lr in (0.01, 0.1, 0.02)]
+    asked = []
+
+    def counted(given):
+        return [Block(b.rows, lambda b=b: asked.append(1) or b.features()) for b in given]
+
+    def sides():
+        return [Side(counted(s.blocks), s.keys, s.slots, s.distinct) for s in (side(queries, 3), side(passages, 3))]
+
+    together, alone = ([pooler() for _ in others] for _ in range(2))
+    trainees = [Trainee(c, m, WIDTH, 10, Ranks()) for c, m in zip(others, together, strict=True)]
+    losses = train_together(trainees, 1, sides(), targets, recompute=recompute)
+    assert len(asked) == (2 if recompute else 3) * (3 + 5)
+    for loss, candidate, module, shared in zip(losses, others, alone, together, strict=True):
+        assert train_together([Trainee(candidate, module, WIDTH, 10, Ranks())], 1, sides(), targets) == [loss]
+        assert all(
+            torch.allclose(a, b, atol=1e-6) for a, b in zip(module.parameters(), shared.parameters(), strict=True)
+        )

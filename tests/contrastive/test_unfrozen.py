@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from frozenprobe.contrastive.batches import noise_of
 from frozenprobe.contrastive.distributed import Ranks
 from frozenprobe.contrastive.features import FeatureSource
 from frozenprobe.contrastive.loss import Targets
@@ -13,7 +12,7 @@ from frozenprobe.contrastive.run import train_pooler
 from frozenprobe.contrastive.saving import load_pooler
 from frozenprobe.contrastive.settings import LossSettings, PoolerSettings
 from frozenprobe.contrastive.sweep import Candidate
-from frozenprobe.contrastive.trainee import Side, Trainee
+from frozenprobe.contrastive.trainee import Side, Trainee, backward
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
@@ -59,17 +58,17 @@ def test_recomputed_blocks_repeat_the_encoders_own_dropout(tiny_bert, chunk):
         source = FeatureSource(encoder, tokens=300, chunk=chunk)
         pooler = build_pooler(PoolerSettings(heads=2), encoder, seed=1)
         candidate = Candidate("pooler", PoolerSettings(heads=2), LossSettings(), 1e-3, 1e-4, 0.0, 1)
-        trainee = Trainee(candidate, pooler, 32, 10, Ranks(), encoder=module, recompute=recompute)
+        trainee = Trainee(candidate, pooler, 32, 10, Ranks(), encoder=module)
         module.train()
         sides = []
         for texts in (TEXTS[:6], TEXTS[10:22]):
             batch = batch_of(source, texts)
             blocks = source.trained(batch, np.arange(len(texts)), encoder)
-            sides.append(Side(blocks, len(texts), noise_of(1, 0, batch.keys), None, len(texts)))
+            sides.append(Side(blocks, batch.keys, None, len(texts)))
         known = torch.zeros(6, 12, dtype=torch.bool)
         known[torch.arange(6), torch.arange(6)] = True
         targets = Targets(torch.arange(6), torch.arange(6), torch.arange(6, 12)[:, None], known)
-        trainee.backward(0, (sides[0], sides[1]), targets)
+        backward([trainee], 0, sides, targets, recompute=recompute)
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
     assert float(gradients[0].abs().max()) > 1e-4
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6 * max(1.0, float(gradients[0].abs().max())))
