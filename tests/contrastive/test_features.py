@@ -68,7 +68,8 @@ def test_a_chunk_bounds_what_is_in_memory(fake):
     assert encoder.encoded == 0  # nothing before a block is asked for, and nothing stays
     found = rows_of(blocks)
     assert encoder.encoded == 40
-    whole = rows_of(FeatureSource(fake()).frozen(batch_of(source, TEXTS), np.arange(40)))
+    other = FeatureSource(fake())
+    whole = rows_of(other.frozen(batch_of(other, TEXTS), np.arange(40)))
     assert all(torch.allclose(found[row], whole[row], atol=1e-6) for row in range(40))
 
 
