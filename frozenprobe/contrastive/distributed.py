@@ -26,6 +26,8 @@ class Ranks:
         self._joined = False
 
     def __enter__(self) -> Self:
+        if self.world > 1 and torch.cuda.is_available():
+            torch.cuda.set_device(self.local)
         if self.world > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             self._joined = True

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt
 
 from frozenprobe.contrastive.store import TokenStore
-from frozenprobe.encoders.base import Encoder, Layer, Role, Tokenized, Trainable
+from frozenprobe.encoders.base import Encoder, Layer, Role, Tokenized, Trainable, device_of
 from frozenprobe.errors import FeatureError
 from frozenprobe.features.batching import TokenBudget, is_out_of_memory, rows_within
 
@@ -70,10 +70,22 @@ class FeatureSource:
     ) -> None:
         self.encoder = encoder
         self.budget = TokenBudget(encoder.info.device, encoder.info.dtype, tokens)
+        self.device = device_of(encoder)
         self.encoded_texts = self.encoded_tokens = 0
+        self.texts = self.truncated = 0
         self._layer: Layer = layer
         self._chunk = chunk
         self._store = store
+
+    def notes(self) -> list[str]:
+        """What a reader of the scores should know of the texts so far."""
+        lines = []
+        if self.truncated:
+            limit = self.encoder.info.max_length
+            lines.append(f"{self.truncated:,} of {self.texts:,} texts were longer than {limit} tokens and were cut")
+        if self._store is not None and self._store.full:
+            lines.append(f"token features of {len(self._store):,} texts are kept; the limit or the disk let no more in")
+        return lines
 
     def tokenize(self, texts: Sequence[str], keys: UInt[np.ndarray, " m"], role: Role) -> TextBatch:
         """Tokenises texts; may be called from another thread.
@@ -82,6 +94,8 @@ class FeatureSource:
             FeatureError: A text has no tokens.
         """
         tokens = self.encoder.tokenize(texts, role=role)
+        self.texts += len(texts)
+        self.truncated += int(tokens.truncated.sum())
         if not tokens.lengths.all():
             empty = texts[int(np.argmin(tokens.lengths))]
             raise FeatureError(f"the {role} {empty!r:.60} has no tokens: an empty text cannot be encoded")
@@ -151,7 +165,7 @@ class FeatureSource:
         held = self._store.find(batch.role, batch.keys[order]) if self._store is not None else None
         lacking = np.arange(len(order)) if held is None else np.flatnonzero(~held)
         if self._store is not None and held is not None and held.any():
-            flat = self._store.buffer(int(lengths.sum()), self.encoder.info.device)
+            flat = self._store.buffer(int(lengths.sum()), self.device)
             for place in np.flatnonzero(held):
                 kept = self._store.read(batch.role, int(batch.keys[order[place]]))
                 flat[starts[place] : starts[place] + lengths[place]] = kept.to(flat.device)

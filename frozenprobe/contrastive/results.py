@@ -152,13 +152,23 @@ def _trained_settings(settings: PoolSettings, out: Path, max_length: int) -> Enc
     )
 
 
-def read(out: Path, encoder: Encoder, settings: PoolSettings) -> TrainingResult:
-    """A finished training."""
+def read(out: Path, encoder: Encoder, settings: PoolSettings, fingerprint: str) -> TrainingResult:
+    """A finished training.
+
+    Args:
+        out: Its folder.
+        encoder: The encoder that it began with.
+        settings: What was asked for.
+        fingerprint: Of that encoder.
+
+    Raises:
+        FrozenprobeError: A file is damaged.
+    """
     results = read_json(out / FILE)
     history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     if settings.training.unfrozen:
         encoder = load_encoder(_trained_settings(settings, out, encoder.info.max_length))
-    fingerprint = encoder.fingerprint()
+        fingerprint = encoder.fingerprint()
     names = [name for name in results["identity"]["poolers"] if name not in results["failed"]]
     poolers = {name: load_pooler(out / "poolers" / name, encoder, fingerprint) for name in names}
     return TrainingResult(poolers, results["best"], encoder, results, history)

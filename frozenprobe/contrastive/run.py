@@ -117,7 +117,7 @@ def run_pooling(
         _claim(out, settings, identity, ranks)
         if (out / results.FILE).exists():
             note(f"{out} is finished: its poolers are read, nothing is trained")
-            return results.read(out, encoder, settings)
+            return results.read(out, encoder, settings, facts["fingerprint"])
         for line in (*data.rows.report.lines(), *data.notes):
             note(line)
         _require_negatives(wanted, data)
@@ -140,11 +140,13 @@ def run_pooling(
                 results.write_history(out, training)
 
         training.run(checkpoint=save, on_progress=on_progress, note=note)
+        for line in source.notes():
+            note(line)
         scores = training.held_out_scores()
         if ranks.leads:
             results.finish(out, settings, training, scores, facts, identity, trainable)
         ranks.wait()
-        return results.read(out, encoder, settings)
+        return results.read(out, encoder, settings, facts["fingerprint"])
 
 
 def _require_usable(out: Path) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from frozenprobe.contrastive.pooler import build_pooler
 from frozenprobe.contrastive.settings import PoolerSettings
-from frozenprobe.encoders.base import Encoder, Layer
+from frozenprobe.encoders.base import Encoder, Layer, device_of
 from frozenprobe.errors import EncoderError, RecordError
 from frozenprobe.settings import parse
 
@@ -126,4 +126,4 @@ def load_pooler(folder: Path, encoder: Encoder, fingerprint: str | None = None) 
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RecordError(f"{folder / WEIGHTS} is damaged: {reason:.160}") from None
-    return pooler.to(encoder.info.device).eval().requires_grad_(False)
+    return pooler.to(device_of(encoder)).eval().requires_grad_(False)

@@ -62,7 +62,7 @@ class TokenStore:
         number = _ROLES.index(role)
         return np.array([(number, key) in self._places for key in keys.tolist()], dtype=bool)
 
-    def buffer(self, tokens: int, device: str) -> Float[torch.Tensor, "tokens d"]:
+    def buffer(self, tokens: int, device: torch.device) -> Float[torch.Tensor, "tokens d"]:
         """An empty tensor for so many tokens."""
         return torch.empty(tokens, self._width, dtype=self._dtype, device=device)
 

@@ -108,7 +108,7 @@ class PoolerTraining:
         self._source = source
         self._ranks = ranks
         self._trainable = trainable
-        self._device = torch.device(source.encoder.info.device)
+        self._device = source.device
         self.steps = settings.epochs * data.steps(settings.batch_size)
         self.state = TrainingState()
         self.trainees = {

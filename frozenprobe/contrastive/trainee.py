@@ -90,7 +90,10 @@ class Trainee:
             one = torch.zeros(1, 1, token_width, device=self.device)
             self.dimensions = pooler.eval()(one, torch.ones(1, 1, dtype=torch.bool, device=self.device)).shape[1]
         self._optimiser = torch.optim.AdamW(
-            self._parameters.values(), lr=candidate.lr, weight_decay=candidate.weight_decay, fused=True
+            self._parameters.values(),
+            lr=candidate.lr,
+            weight_decay=candidate.weight_decay,
+            fused=self.device.type in ("cpu", "cuda"),
         )
         self._passes: list[_Pass] = []
 

@@ -132,6 +132,11 @@ class Encoder(Protocol):
         ...
 
 
+def device_of(encoder: Encoder) -> torch.device:
+    """Where an encoder's batches go, with the number of the GPU that `EncoderInfo.device` leaves out."""
+    return encoder.collate(encoder.tokenize(["a"]), np.array([0])).mask.device
+
+
 @runtime_checkable
 class HasPooling(Protocol):
     """An encoder that declares its own pooling (a sentence-transformers folder)."""

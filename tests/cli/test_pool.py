@@ -19,6 +19,9 @@ from tests.hub import COMMIT, serve_hub
 OPTIONS = ["--batch-size", "16", "--lr", "1e-3", "--blocks", "1", "--heads", "2", "--held-out", "4"]
 
 
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def run(command, *argv):
     with pytest.raises(SystemExit) as exit_:
         main([command, *map(str, argv)])
@@ -98,11 +101,13 @@ def test_mine_writes_rows_that_pool_reads(tiny_bert, triples, tmp_path, capsys):
     assert run("pool", "--ckpt", tiny_bert, "--train-data", mined, *OPTIONS, "--out", tmp_path / "out", "--quiet") == 0
 
 
+def test_help_needs_no_torch():
+    code = "import sys, frozenprobe.cli.pool, frozenprobe.cli.mine; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, check=True)
+
+
 def command(*argv, launcher=()):
     return [sys.executable, *launcher, "-m", "frozenprobe.cli.main", "pool", *map(str, argv)]
-
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.mark.slow

@@ -280,6 +280,23 @@ def test_a_pooler_that_diverges_leaves_the_sweep_and_the_others_go_on(train, mon
         train(training={"lr": 0.5})
 
 
+def test_what_was_cut_and_what_was_not_kept_is_said(fake, write_rows, rows, tmp_path):
+    from frozenprobe.contrastive.run import run_pooling
+    from frozenprobe.contrastive.settings import PoolSettings
+    from frozenprobe.settings import parse
+
+    notes = []
+    values = {
+        "encoder": {"ckpt": "fake"},
+        "data": {"train_data": str(write_rows(rows(20))), "held_out": 0},
+        "training": {**QUICK, "keep_features": True, "keep_features_gb": 1e-6},
+    }
+    run_pooling(parse(PoolSettings, values), tmp_path / "out", encoder=fake(max_length=5), note=notes.append)
+    # Of 80 texts the 20 queries have 4 tokens, with `[CLS]`; positives have 8, negatives 6 or 7 and more.
+    assert "60 of 80 texts were longer than 5 tokens and were cut" in notes
+    assert any("let no more in" in line for line in notes)
+
+
 def test_hard_only_without_hard_negatives_is_refused(train):
     with pytest.raises(FrozenprobeError, match="frozenprobe mine"):
         train(loss={"negatives": "hard-only"}, data={"hard_negatives": 0})
