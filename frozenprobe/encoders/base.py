@@ -138,6 +138,27 @@ def device_of(encoder: Encoder) -> torch.device:
 
 
 @runtime_checkable
+class Trainable(Protocol):
+    """An encoder that can be trained end to end."""
+
+    def trained_module(self) -> torch.nn.Module:
+        """The module whose parameters are trained.
+
+        Raises:
+            EncoderError: What comes out could not be saved.
+        """
+        ...
+
+    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
+        """The last hidden states of a batch, with gradients."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder as a folder that `load_encoder` reads."""
+        ...
+
+
+@runtime_checkable
 class HasPooling(Protocol):
     """An encoder that declares its own pooling (a sentence-transformers folder)."""
 
@@ -164,25 +185,4 @@ class HasWarmPooler(Protocol):
 
         Its forward takes the last hidden states `[b, t, d]` and their mask `[b, t]`, and gives vectors `[b, e]`.
         """
-        ...
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """An encoder that can be trained end to end."""
-
-    def trained_module(self) -> torch.nn.Module:
-        """The module whose parameters are trained.
-
-        Raises:
-            EncoderError: What comes out could not be saved.
-        """
-        ...
-
-    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
-        """The last hidden states of a batch, with gradients."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Writes the encoder as a folder that `load_encoder` reads."""
         ...
