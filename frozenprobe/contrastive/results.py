@@ -17,7 +17,7 @@ from frozenprobe.contrastive.heldout import PerQuery, paired_interval
 from frozenprobe.contrastive.saving import encoder_facts, load_pooler, save_pooler
 from frozenprobe.contrastive.settings import PoolSettings
 from frozenprobe.contrastive.train import BASELINE, PoolerTraining
-from frozenprobe.encoders.base import Encoder, Trainable
+from frozenprobe.encoders.base import Encoder, HasWarmPooler, Trainable
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import RecordError
 from frozenprobe.features.segments import write_whole
@@ -165,12 +165,15 @@ def read(out: Path, encoder: Encoder, settings: PoolSettings, fingerprint: str) 
         FrozenprobeError: A file is damaged.
     """
     results = read_json(out / FILE)
+    origin = encoder if isinstance(encoder, HasWarmPooler) else None
     history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     if settings.training.unfrozen:
         encoder = load_encoder(_trained_settings(settings, out, encoder.info.max_length))
         fingerprint = encoder.fingerprint()
     names = [name for name in results["identity"]["poolers"] if name not in results["failed"]]
-    poolers = {name: load_pooler(out / "poolers" / name, encoder, fingerprint) for name in names}
+    poolers = {
+        name: load_pooler(out / "poolers" / name, encoder, fingerprint=fingerprint, origin=origin) for name in names
+    }
     return TrainingResult(poolers, results["best"], encoder, results, history)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from frozenprobe.contrastive.pooler import build_pooler
 from frozenprobe.contrastive.settings import PoolerSettings
-from frozenprobe.encoders.base import Encoder, Layer, device_of
+from frozenprobe.encoders.base import Encoder, HasWarmPooler, Layer, device_of
 from frozenprobe.errors import EncoderError, RecordError
 from frozenprobe.settings import parse
 
@@ -92,13 +92,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_pooler(folder: Path, encoder: Encoder, fingerprint: str | None = None) -> nn.Module:
+def load_pooler(
+    folder: Path, encoder: Encoder, *, fingerprint: str | None = None, origin: Encoder | None = None
+) -> nn.Module:
     """Loads a pooler for the encoder that it was trained on, in eval mode, on that encoder's device.
 
     Args:
         folder: What `save_pooler` wrote.
         encoder: The encoder.
         fingerprint: Of the encoder, if it is known already.
+        origin: The encoder whose own pooler it started from, where `encoder` is what became of it in training end to end.
 
     Returns:
         A module `(token features [b, t, d], mask [b, t]) -> [b, e]`, for the layer that `read_config` names.
@@ -120,7 +123,12 @@ def load_pooler(folder: Path, encoder: Encoder, fingerprint: str | None = None) 
             f"{folder} was trained on the features of {trained['name']} ({trained['fingerprint']:.12}), not on those of "
             f"{here['name']} ({here['fingerprint']:.12}): a pooler belongs to one encoder"
         )
-    pooler = build_pooler(parse(PoolerSettings, config["settings"]), encoder)
+    size = parse(PoolerSettings, config["settings"])
+    if size.warm_start and origin is None and not isinstance(encoder, HasWarmPooler):
+        raise EncoderError(
+            f"{folder} started from the pooler of another encoder: load that one too, and give it as origin"
+        )
+    pooler = build_pooler(size, origin or encoder)
     try:
         pooler.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError) as error:

@@ -47,9 +47,8 @@ def candidates(settings: PoolSettings) -> list[Candidate]:
     values = _read(settings.sweep)
     found: dict[tuple[Any, ...], Candidate] = {}
     for combination in product(*values.values()):
-        chosen = dict(zip(values, combination, strict=True))
+        chosen = _applicable(dict(zip(values, combination, strict=True)))
         candidate = _candidate(",".join(f"{key}={value}" for key, value in chosen.items()), _with(settings, chosen))
-        # Sizes do not apply to a warm start: combinations that differ in them only are one pooler.
         found.setdefault(tuple(value for name, value in vars(candidate).items() if name != "name"), candidate)
     return list(found.values())
 
@@ -77,11 +76,21 @@ def _read(sweep: str) -> dict[str, list[str]]:
     return values
 
 
+def _is_warm(chosen: dict[str, str]) -> bool:
+    return chosen.get("warm_start", "").lower() in ("true", "1", "yes", "on")
+
+
+def _applicable(chosen: dict[str, str]) -> dict[str, str]:
+    """Without the sizes where they do not apply: combinations that differ in the size of a warm start are one pooler."""
+    if not _is_warm(chosen):
+        return chosen
+    return {key: value for key, value in chosen.items() if _SECTIONS[key] != "pooler" or key == "warm_start"}
+
+
 def _with(settings: PoolSettings, chosen: dict[str, str]) -> PoolSettings:
     values = settings.model_dump()
-    if chosen.get("warm_start", "").lower() in ("true", "1", "yes"):
+    if _is_warm(chosen):
         values["pooler"] = PoolerSettings().model_dump()
-        chosen = {key: value for key, value in chosen.items() if _SECTIONS[key] != "pooler" or key == "warm_start"}
     for key, value in chosen.items():
         values[_SECTIONS[key]][key] = value
     return parse(PoolSettings, values)

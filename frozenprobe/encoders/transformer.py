@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from frozenprobe.encoders.base import Batch, EncoderInfo, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
@@ -188,11 +189,16 @@ class TransformerEncoder:
             EncoderError: The model is no transformers model, or the folder cannot be written.
         """
         model = self.trained_module()
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()
         try:
             model.save_pretrained(folder)
             self._tokenizer.tokenizer.save_pretrained(folder)
         except OSError as error:
             raise EncoderError(f"cannot write {folder}: {error.strerror or error}") from None
+        finally:
+            if bars:
+                transformers_logging.enable_progress_bar()
 
     def fingerprint(self) -> str:
         """SHA-256 over weights, config, tokenizer, foreign model code and the adapter's version."""

@@ -30,6 +30,7 @@ def test_a_warm_start_has_its_own_size_once():
         (False, 2, 2),
         (True, 2, None),
     ]
+    assert found[2].name == "warm_start=true,lr=1e-4"
 
 
 def test_without_a_sweep_there_is_one():

@@ -14,6 +14,7 @@ from frozenprobe.contrastive.settings import LossSettings, PoolerSettings
 from frozenprobe.contrastive.sweep import Candidate
 from frozenprobe.contrastive.trainee import Side, Trainee, backward
 from frozenprobe.encoders.registry import load_encoder
+from frozenprobe.encoders.transformer import Origin, TransformerEncoder
 from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
 from tests.contrastive.test_features import TEXTS, batch_of
@@ -72,6 +73,38 @@ def test_recomputed_blocks_repeat_the_encoders_own_dropout(tiny_bert, chunk):
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
     assert float(gradients[0].abs().max()) > 1e-4
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6 * max(1.0, float(gradients[0].abs().max())))
+
+
+def test_a_warm_start_goes_on_end_to_end(tiny_bert, write_rows, rows, tmp_path):
+    """What comes out is a plain transformers folder, so the pooler's make-up is known from where it came."""
+
+    class Warm(TransformerEncoder):
+        def warm_pooler(self):
+            return FirstToken()
+
+    plain = load_encoder(EncoderSettings(ckpt=str(tiny_bert)))
+    encoder = Warm(plain.model, plain._tokenizer.tokenizer, Origin("warm", "test"), max_length=128)
+    result = train_pooler(
+        encoder,
+        out=tmp_path / "out",
+        data={"train_data": str(write_rows(rows(20))), "held_out": 0},
+        training={"unfrozen": True, "batch_size": 10},
+        pooler={"warm_start": True},
+    )
+    folder = tmp_path / "out/poolers/pooler"
+    loaded = load_pooler(folder, result.encoder, origin=encoder)
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), result.pooler.parameters(), strict=True))
+    with pytest.raises(EncoderError, match="give it as origin"):
+        load_pooler(folder, result.encoder)
+
+
+class FirstToken(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 8)
+
+    def forward(self, tokens, mask):
+        return self.linear(tokens[:, 0])
 
 
 def test_half_precision_weights_are_refused(tiny_bert, write_rows, rows):
