@@ -86,7 +86,10 @@ def training(data: TrainingSet, batch: int, sweep: str | None = None, **settings
 
 
 def epoch(rows: int | None, batch: int) -> list[dict[str, Any]]:
-    """One frozen epoch against sentence-transformers' trainer with the same encoder, pooler, rows and loss, in float32."""
+    """One frozen epoch against sentence-transformers' trainer with the same encoder, pooler, rows and loss, in float32.
+
+    The peer's loss counts a passage that stands in several rows several times, and takes a query's other positives as negatives.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = equal_rows(Path(folder), rows)
         data = TrainingSet(prepare(PairSettings(train_data=str(path), hard_negatives=NEGATIVES), Path(folder) / "rows"))

@@ -44,7 +44,7 @@ class DataReport:
     """What the rows were like.
 
     Attributes:
-        source: Hub id or path.
+        source: Path, or hub id with configuration and split.
         revision: The hub's commit, or a digest of the local files.
         rows: Rows kept.
         without_query: Rows dropped, because their query is missing, blank or no text.
@@ -151,16 +151,16 @@ def prepare(settings: PairSettings, folder: Path) -> TrainingRows:
     source = settings.train_data
     files = local_files(Path(source).expanduser(), settings.train_split)
     if files:
-        revision, rows = _digest_of(files), (row for file in files for row in read_file(file))
+        name, revision, rows = source, _digest_of(files), (row for file in files for row in read_file(file))
     elif Path(source).suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "~")):
         raise DataError(f"--train-data {source}: there is no such file or folder")
     else:
-        revision, rows = _hub_rows(settings)
-    identity = f"{revision} {settings.hard_negatives}"
-    path = folder / f"rows-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.arrow"
+        name, revision, rows = _hub_rows(settings)
+    content = f"{'' if files else name} {revision} {settings.hard_negatives}"
+    path = folder / f"rows-{hashlib.sha256(content.encode()).hexdigest()[:16]}.arrow"
     if path.exists():
         return TrainingRows(path)
-    _write(path, rows, DataReport(source, identity), settings.hard_negatives)
+    _write(path, rows, DataReport(name, revision), settings.hard_negatives)
     return TrainingRows(path)
 
 
@@ -258,7 +258,8 @@ def _negative_columns(names: Iterable[str]) -> list[str]:
     return plain + sorted(numbered, key=lambda name: int(name.removeprefix("negative_")))
 
 
-def _hub_rows(settings: PairSettings) -> tuple[str, Iterator[Fields]]:
+def _hub_rows(settings: PairSettings) -> tuple[str, str, Iterator[Fields]]:
+    """What is read from the hub, its commit, and the rows."""
     from frozenprobe.tasks.hub import load_hub
 
     hub_id = settings.train_data
@@ -276,7 +277,7 @@ def _hub_rows(settings: PairSettings) -> tuple[str, Iterator[Fields]]:
         for table in view.iter(_ROWS_PER_BATCH):
             yield from (_fields(values, hub_id) for values in table.to_pylist())
 
-    return f"{hub_id} {config} {settings.train_split} {commit}", rows()
+    return "/".join(filter(None, (hub_id, config, settings.train_split))), commit, rows()
 
 
 def _write(path: Path, rows: Iterable[Fields], report: DataReport, hard_negatives: int) -> None:

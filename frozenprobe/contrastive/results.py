@@ -86,8 +86,11 @@ def finish(
         facts = encoder_facts(trained, settings.training.layer)
     for name, trainee in training.trainees.items():
         if name not in training.state.failed:
-            about = {**identity["data"], **identity["training"], "source": settings.data.train_data}
-            about |= identity["poolers"][name]
+            about = {
+                "data": {"source": training.data.rows.report.source, **identity["data"]},
+                "schedule": identity["training"],
+                "pooler": identity["poolers"][name],
+            }
             save_pooler(out / "poolers" / name, trainee.pooler, trainee.candidate.pooler, facts, about)
     if scores:
         table = {

@@ -212,7 +212,11 @@ def _identity(
     names = ("epochs", "batch_size", "seed", "unfrozen", "token_budget", "chunk", "deduplicate")
     return {
         "encoder": {**facts, "attention": settings.encoder.attn},
-        "data": {"revision": data.rows.report.revision, "held_out": settings.data.held_out},
+        "data": {
+            "revision": data.rows.report.revision,
+            "hard_negatives": settings.data.hard_negatives,
+            "held_out": settings.data.held_out,
+        },
         "training": {name: training[name] for name in names},
         "poolers": poolers,
     }

@@ -192,7 +192,7 @@ for values in ({}, {"train_config": "triplet-50", "hard_negatives": 3}, {"train_
         finished = hub.run_python(f"import sys; sys.argv.append({str(tmp_path / 'out')!r})\n{script}")
     assert finished.returncode == 0, finished.stderr
     default, fifty, config, split, revision = map(json.loads, finished.stdout.splitlines())
-    assert COMMIT in default[0]
+    assert default[0] == COMMIT
     assert default[1] == ["n 2"]
     assert fifty[1] == ["n_1 2", "n_2 2", "n_3 2"]
     assert "cannot load" in config

@@ -319,7 +319,8 @@ def test_what_is_written_can_be_read_without_us(train, tmp_path):
     assert lines == result.history
     assert not (tmp_path / "out/checkpoint.safetensors").exists()
     config = json.loads((tmp_path / "out/poolers/pooler/config.json").read_text())
-    assert config["training"]["loss"]["temperature"] == 0.05
+    assert config["training"]["pooler"]["loss"]["temperature"] == 0.05
+    assert config["training"]["data"]["source"] == str(tmp_path / "rows.jsonl")
 
 
 def test_a_saved_pooler_loads_on_its_encoder_only(train, fake, tmp_path):
