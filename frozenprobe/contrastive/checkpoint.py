@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def write(folder: Path, identity: dict[str, Any], state: TrainingState, tensors:
         RecordError: The disk is full or the folder cannot be written; the old checkpoint stays.
     """
     path = folder / FILE
-    temporary = folder / f".writing-{FILE}"
+    temporary = folder / f".writing-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

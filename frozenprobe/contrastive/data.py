@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -283,7 +284,7 @@ def _hub_rows(settings: PairSettings) -> tuple[str, str, Iterator[Fields]]:
 def _write(path: Path, rows: Iterable[Fields], report: DataReport, hard_negatives: int) -> None:
     """Writes the usable rows under a temporary name, with the report in the schema, and renames."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft, temporary = path.with_suffix(".draft"), path.with_suffix(".writing")
+    draft, temporary = (path.with_name(f".writing-{uuid.uuid4().hex}") for _ in range(2))
     try:
         with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
             for part in _batched(_usable(rows, report, hard_negatives)):

@@ -11,9 +11,11 @@ results.json           scores with intervals; written last
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,45 +110,65 @@ def run_pooling(
         }
         check_padding(encoder)
         facts = encoder_facts(encoder, layer)
-        ranks.wait()
-        if overwrite and ranks.leads:
-            _clear(out)
-        ranks.wait()
         data = _training_set(settings, out, ranks)
-        identity = _identity(settings, wanted, facts, data)
-        _claim(out, settings, identity, ranks)
-        if (out / results.FILE).exists():
-            note(f"{out} is finished: its poolers are read, nothing is trained")
-            return results.read(out, encoder, settings, facts["fingerprint"])
         for line in (*data.rows.report.lines(), *data.notes):
             note(line)
         _require_negatives(wanted, data)
-        source = FeatureSource(
-            encoder,
-            layer,
-            tokens=settings.training.token_budget,
-            chunk=settings.training.chunk,
-            store=_store(settings.training, out, facts, encoder, ranks),
-        )
-        training = PoolerTraining(data, poolers, settings.training, source, ranks, trainable)
-        saved = checkpoint.read(out, identity)
-        if saved is not None:
-            training.restore(*saved)
-            note(f"going on after step {training.state.step} of {training.steps}")
+        identity = _identity(settings, wanted, facts, data)
+        with _alone(out, ranks):
+            if overwrite and ranks.leads:
+                _clear(out, keep=data.rows.path)
+            ranks.wait()
+            _claim(out, settings, identity, ranks)
+            if (out / results.FILE).exists():
+                note(f"{out} is finished: its poolers are read, nothing is trained")
+                return results.read(out, encoder, settings, facts["fingerprint"])
+            source = FeatureSource(
+                encoder,
+                layer,
+                tokens=settings.training.token_budget,
+                chunk=settings.training.chunk,
+                store=_store(settings.training, out, facts, encoder, ranks),
+            )
+            training = PoolerTraining(data, poolers, settings.training, source, ranks, trainable)
+            saved = checkpoint.read(out, identity)
+            if saved is not None:
+                training.restore(*saved)
+                note(f"going on after step {training.state.step} of {training.steps}")
 
-        def save() -> None:
+            def save() -> None:
+                if ranks.leads:
+                    checkpoint.write(out, identity, training.state, training.tensors())
+                    results.write_history(out, training)
+
+            training.run(checkpoint=save, on_progress=on_progress, note=note)
+            for line in source.notes():
+                note(line)
+            scores = training.held_out_scores()
             if ranks.leads:
-                checkpoint.write(out, identity, training.state, training.tensors())
-                results.write_history(out, training)
+                results.finish(out, settings, training, scores, facts, identity, trainable)
+            ranks.wait()
+            return results.read(out, encoder, settings, facts["fingerprint"])
 
-        training.run(checkpoint=save, on_progress=on_progress, note=note)
-        for line in source.notes():
-            note(line)
-        scores = training.held_out_scores()
-        if ranks.leads:
-            results.finish(out, settings, training, scores, facts, identity, trainable)
-        ranks.wait()
-        return results.read(out, encoder, settings, facts["fingerprint"])
+
+@contextmanager
+def _alone(out: Path, ranks: Ranks) -> Generator[None]:
+    """Keeps a second training out of the folder; a kill gives it free.
+
+    Raises:
+        RecordError: Another process trains there.
+    """
+    if not ranks.leads:
+        yield
+        return
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"another process trains in {out}; wait for it, or choose another --out") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def _require_usable(out: Path) -> None:
@@ -154,19 +176,20 @@ def _require_usable(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise RecordError(f"{out} is a file; --out needs a folder")
     if out.is_dir() and not (out / ABOUT).exists():
-        foreign = [entry.name for entry in out.iterdir() if not entry.name.startswith(("rows-", ".writing-"))]
+        foreign = [entry.name for entry in out.iterdir() if not entry.name.startswith(("rows-", "."))]
         if foreign:
             raise RecordError(f"{out} holds other files ({foreign[0]}); choose an empty or new folder for --out")
 
 
-def _clear(out: Path) -> None:
-    """Drops what a training left, and nothing else; what says that the folder is one goes last."""
+def _clear(out: Path, keep: Path) -> None:
+    """Drops what a training left, and nothing else, except for the rows of the new one."""
     for name in ("poolers", "features", "encoder"):
         shutil.rmtree(out / name, ignore_errors=True)
     for name in (results.FILE, "held_out.parquet", "history.jsonl", checkpoint.FILE, ABOUT):
         (out / name).unlink(missing_ok=True)
     for file in out.glob("rows-*"):
-        file.unlink()
+        if file != keep:
+            file.unlink()
 
 
 def _trainable(encoder: Encoder) -> Trainable:
@@ -223,9 +246,10 @@ def _identity(
 
 
 def _claim(out: Path, settings: PoolSettings, identity: dict[str, Any], ranks: Ranks) -> None:
-    """Writes down what this folder is for, or checks that it is the same."""
+    """Writes down what this folder is for, or checks that it is the same; before a first checkpoint nothing can be lost."""
     path = out / ABOUT
-    if path.exists():
+    begun = (out / checkpoint.FILE).exists() or (out / results.FILE).exists()
+    if path.exists() and begun:
         checkpoint.require_same(out, results.read_json(path)["identity"], identity)
     elif ranks.leads:
         about = {"identity": identity, "settings": settings.model_dump(mode="json")}

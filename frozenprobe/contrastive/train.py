@@ -151,6 +151,7 @@ class PoolerTraining:
             for step, queries, passages in self.prepared_steps():
                 blocks = [self.blocks(batch) for batch in (queries, passages)]
                 losses = self.train_on(self.state.step, step, (queries, passages), blocks, note)
+                del blocks  # so that the next step's features are not beside them
                 budget = self._source.budget
                 self.state.tokens_at_most = budget.tokens_at_most if budget.halved else None
                 self.state.step += 1
@@ -273,6 +274,8 @@ class PoolerTraining:
 
     def _evaluate(self) -> None:
         """Scores all poolers on the held-out queries, and adds the means to the history."""
+        if self._held_out is None:
+            return
         scores = self.held_out_scores()
         means = {name: {metric: float(v.mean()) for metric, v in found.items()} for name, found in scores.items()}
         self.state.history.append({"step": self.state.step, "held_out": means})

@@ -218,6 +218,30 @@ def test_another_training_in_the_folder_is_refused_until_overwritten(train, fake
     assert len(list((tmp_path / "out").glob("rows-*"))) == 1
 
 
+def test_overwriting_with_bad_input_loses_nothing(train, fake, tmp_path, write_rows):
+    done = train("out")
+    bad = write_rows([{"query": "q", "positive": ""}], "bad.jsonl")
+    for data in ({"train_data": str(bad)}, {"train_data": "nowhere.jsonl"}):
+        with pytest.raises(FrozenprobeError):
+            train_pooler(fake(), out=tmp_path / "out", overwrite=True, data=data)
+    assert train("out").results == done.results
+
+
+def test_before_a_first_checkpoint_other_settings_may_take_the_folder(train):
+    with pytest.raises(Killed):
+        train("out", on_progress=kill_at(1))
+    assert train("out", training={"lr": 1e-3}).best == "pooler"
+
+
+def test_a_second_process_is_kept_out(train, fake, tmp_path):
+    def intrude(progress):
+        if progress.step == 2:
+            with pytest.raises(RecordError, match="another process trains in"):
+                train("out")
+
+    train("out", on_progress=intrude)
+
+
 def test_a_folder_with_other_files_is_refused(train, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("precious")
