@@ -59,6 +59,26 @@ def test_pool_trains_prints_a_table_and_resumes(tiny_bert, triples, tmp_path, ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_features_are_pooled_in_float32(tiny_bert, triples, tmp_path, dtype):
+    out = tmp_path / "out"
+    argv = [
+        "--ckpt",
+        tiny_bert,
+        "--train-data",
+        triples,
+        *OPTIONS,
+        "--dtype",
+        dtype,
+        "--keep-features",
+        "--epochs",
+        "2",
+    ]
+    assert run("pool", *argv, "--out", out, "--quiet") == 0
+    assert all(tensor.dtype == torch.float32 for tensor in weights(out).values())
+    assert (out / "features").is_dir()
+
+
 def test_a_sweep_names_its_best_and_says_that_it_was_chosen(tiny_bert, triples, tmp_path, capsys):
     out = tmp_path / "out"
     argv = ["--ckpt", tiny_bert, "--train-data", triples, *OPTIONS, "--sweep", "lr=1e-3,1e-4,seed=0,1", "--out", out]
