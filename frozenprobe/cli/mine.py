@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     for count, what in (
         (report.bad_pairs, "pairs had no query or no positive and were left out"),
         (report.bad_passages, "passages were no text and were left out"),
+        (report.truncated, "texts were longer than the encoder's limit and were cut"),
         (report.near, f"candidates within {settings.margin:g} of the positive were passed over"),
     ):
         if count:

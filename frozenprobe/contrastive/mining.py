@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from frozenprobe.contrastive.data import is_text, local_files, read_file, read_objects
 from frozenprobe.contrastive.settings import MineSettings
-from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.base import Encoder, HasPooling
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import DataError, RecordError
@@ -42,6 +42,7 @@ class MiningReport:
         negatives: Hard negatives found.
         short: Pairs with fewer than asked for.
         near: Candidates passed over because they came within the margin of the positive.
+        truncated: Texts that were longer than the encoder's limit and were cut.
     """
 
     pairs: int = 0
@@ -51,6 +52,7 @@ class MiningReport:
     negatives: int = 0
     short: int = 0
     near: int = 0
+    truncated: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -111,16 +113,17 @@ def run_mining(
     pairs = _read_pairs(settings, report)
     passages = _read_corpus(settings, pairs, report)
     encoder = encoder or load_encoder(settings.encoder)
-    view = View("last", settings.pooling)
+    own = "own" if isinstance(encoder, HasPooling) else "mean"
+    view = View("last", own if settings.pooling == "auto" else settings.pooling)
     ViewPooler(encoder, [view])
     check_padding(encoder)
     queries = list(dict.fromkeys(query for query, _ in pairs))
     positives = list(dict.fromkeys(positive for _, positive in pairs))
     inputs = [Inputs(queries, role="query"), Inputs(passages, role="document"), Inputs(positives, role="document")]
     features = FeatureSettings(tokens_per_batch=settings.tokens_per_batch, cache=False)
-    query_vectors, passage_vectors, positive_vectors = (
-        _unit(part.by_view[view]) for part in extract(encoder, inputs, [view], features, on_progress=on_progress)
-    )
+    parts = extract(encoder, inputs, [view], features, on_progress=on_progress)
+    report.truncated = parts[0].report.truncated
+    query_vectors, passage_vectors, positive_vectors = (_unit(part.by_view[view]) for part in parts)
     found = nearest(
         passage_vectors,
         query_vectors,

@@ -135,7 +135,9 @@ class MineSettings(Settings):
     corpus: Path | None = Field(
         None, description="passages to mine from, one `text` a row (.jsonl, .json, .parquet); None: the positives"
     )
-    pooling: Literal["mean", "cls", "last", "own"] = Field("mean", description="of the mining encoder's last layer")
+    pooling: Literal["auto", "mean", "cls", "last", "own"] = Field(
+        "auto", description="of the mining encoder's last layer; auto: its own where it declares one, else mean"
+    )
     negatives: int = Field(7, ge=1, description="hard negatives per query")
     depth: int = Field(100, ge=1, description="nearest passages looked at per query")
     margin: float = Field(

@@ -11,6 +11,7 @@ from frozenprobe.contrastive.mining import mine_negatives
 from frozenprobe.contrastive.settings import PairSettings
 from frozenprobe.errors import DataError, EncoderError, RecordError
 from tests.contrastive.test_features import alone
+from tests.features.conftest import PoolingFake
 
 
 def mean_vector(encoder, text):
@@ -81,6 +82,21 @@ def test_what_is_mined_is_what_training_reads(fake, write_rows, rows, tmp_path):
         fake(), data={"train_data": str(out), "held_out": 2}, training={"batch_size": 8}, pooler={"blocks": 1}
     )
     assert result.results["data"]["rows"] == 20
+
+
+def test_the_encoders_own_pooling_is_used_where_it_has_one(fake, write_rows, rows, tmp_path):
+    path, found = write_rows(rows(30)), {}
+    for pooling in ("auto", "own", "mean"):
+        mine_negatives(PoolingFake(), path, tmp_path / "out.jsonl", pooling=pooling)
+        found[pooling] = read(tmp_path / "out.jsonl")
+    assert found["auto"] == found["own"] != found["mean"]
+    mine_negatives(fake(), path, tmp_path / "out.jsonl")
+    assert read(tmp_path / "out.jsonl") == found["mean"]
+
+
+def test_cut_texts_are_counted(fake, write_rows, tmp_path):
+    path = write_rows([{"query": "a b", "positive": "a b c d e f g"}])
+    assert mine_negatives(fake(max_length=5), path, tmp_path / "out.jsonl").truncated == 2  # as passage and as positive
 
 
 def test_faiss_finds_the_same(fake, write_rows, rows, tmp_path):
