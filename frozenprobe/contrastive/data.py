@@ -1,7 +1,7 @@
 """Training rows from the hub or from local files, checked once and kept as one memory-mapped file.
 
-A row is a query, a positive and any number of hard negatives (`negative`, `negative_1` ..., or a list `negatives`). What
-is unfit is counted and reported, never mended silently. Texts are told apart by a 64-bit hash of their content.
+A row is a query, a positive and any number of hard negatives (`negative`, `negative_1` ..., or a list `negatives`).
+What is unfit is counted and reported, never mended silently. Texts are told apart by a 64-bit hash of their content.
 """
 
 from __future__ import annotations

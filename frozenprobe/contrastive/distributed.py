@@ -1,6 +1,7 @@
 """Ranks under torchrun: each encodes its share of a step's texts, and all of them see all embeddings.
 
-Sums are the only communication: of embeddings, to which every rank adds its rows, and of gradients. One process is a world of 1.
+Sums are the only communication: of embeddings, to which every rank adds its rows, and of gradients. One process is a
+world of 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Token features of the distinct texts of a step, from one forward pass or from disk, in blocks for the poolers.
 
-The encoder runs on length-sorted batches of a token budget; the poolers on larger blocks, cut by a rule that does not depend on
-where the features came from. So a resume, and features kept from an earlier epoch, change nothing.
+The encoder runs on length-sorted batches of a token budget; the poolers on larger blocks, cut by a rule that does not
+depend on where the features came from. So a resume, and features kept from an earlier epoch, change nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The held-out retrieval score: each held-out query searches all passages of the held-out rows.
 
-MRR@10 and nDCG@10 with binary relevance; what is relevant is every known positive of a query. Intervals resample queries, and a
-pooler is compared with mean pooling of the same features query by query.
+MRR@10 and nDCG@10 with binary relevance; what is relevant is every known positive of a query. Intervals resample
+queries, and a pooler is compared with mean pooling of the same features query by query.
 """
 
 from __future__ import annotations

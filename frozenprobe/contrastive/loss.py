@@ -1,8 +1,8 @@
 """The contrastive loss (paper, eq. 5) over the distinct texts of a step.
 
-`loss_i = -log exp(s(q_i, p_i)) / (exp(s(q_i, p_i)) + sum over S_i of exp(s(q_i, n)))`, with s the cosine similarity over
-the temperature. S_i is a set of passages: one that occurs in several rows counts once. A known positive of the query
-is never its negative, whichever row it comes from.
+`loss_i = -log exp(s(q_i, p_i)) / (exp(s(q_i, p_i)) + sum over S_i of exp(s(q_i, n)))`, with s the cosine similarity
+over the temperature. S_i is a set of passages: one that occurs in several rows counts once. A known positive of the
+query is never its negative, whichever row it comes from.
 """
 
 from __future__ import annotations

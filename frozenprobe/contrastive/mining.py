@@ -1,7 +1,8 @@
 """Hard negatives for a user's own pairs: the passages nearest to each query that do not answer it.
 
-Encodes queries and passages once, searches exactly, and passes over every known positive, over the query's own text, and over
-passages nearly as similar as the positive, which may be answers that nobody marked. Writes the rows that `data.py` reads.
+Encodes queries and passages once, searches exactly, and passes over every known positive, over the query's own text,
+and over passages nearly as similar as the positive, which may be answers that nobody marked. Writes the rows that
+`data.py` reads.
 """
 
 from __future__ import annotations

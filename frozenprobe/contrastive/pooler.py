@@ -1,8 +1,8 @@
 """The pooler: learned queries that cross-attend to frozen token features (paper, section 4.2, "Contrastive probing").
 
-Any pooler is a module `(token features [b, t, d], mask [b, t]) -> [b, e]`, its output of unit length. One query attends
-at a cost of `2 d` per token and head instead of the `4 d p` that projecting every token to keys and values would take: the
-projections are moved to the query's side, which is the same function.
+Any pooler is a module `(token features [b, t, d], mask [b, t]) -> [b, e]`, its output of unit length. One query
+attends at a cost of `2 d` per token and head instead of the `4 d p` that projecting every token to keys and values
+would take: the projections are moved to the query's side, which is the same function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trains poolers on frozen token features (paper, section 4.2), several of them off one forward pass.
 
-A step encodes its distinct texts once, then every pooler takes its own step on them. Everything random is a function of (seed,
-step, content), so that a resume continues bit for bit. With `unfrozen`, the encoder is trained along with one pooler.
+A step encodes its distinct texts once, then every pooler takes its own step on them. Everything random is a function
+of (seed, step, content), so that a resume continues bit for bit. With `unfrozen`, the encoder is trained along with
+one pooler.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Poolers in training, each with its own optimiser: from blocks of token features to one step.
 
-Embeddings are computed first and the loss is taken on them as leaves; their gradients then go back through the pooler, block by
-block. That one path serves chunks (blocks are run again instead of kept, so that a batch may be larger than memory), several
-ranks (each sends back its own rows), and a whole batch at once; all give the same gradients.
+Embeddings are computed first and the loss is taken on them as leaves; their gradients then go back through the
+pooler, block by block. That one path serves chunks (blocks are run again instead of kept, so that a batch may be
+larger than memory), several ranks (each sends back its own rows), and a whole batch at once; all give the same
+gradients.
 """
 
 from __future__ import annotations

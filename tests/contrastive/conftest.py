@@ -1,4 +1,4 @@
-"""An encoder that costs nothing, one that brings a pooler, and training rows whose positives share words with the query."""
+"""An encoder that costs nothing, one that brings a pooler, and rows whose positives share words with the query."""
 
 from __future__ import annotations
 

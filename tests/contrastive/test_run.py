@@ -1,4 +1,4 @@
-"""A training as a whole: it learns, is the same every time, resumes bit for bit, and shares one forward pass in a sweep."""
+"""A training as a whole: it learns, repeats itself, resumes bit for bit, and shares one forward pass in a sweep."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""End-to-end training of a real (tiny) encoder: it moves, its own dropout replays, and the pooler belongs to what came out."""
+"""End-to-end training of a tiny encoder: it moves, its dropout replays, and the pooler belongs to what came out."""
 
 import numpy as np
 import pytest
