@@ -63,15 +63,13 @@ def _display(quiet: bool) -> Generator[tuple[Callable[[TrainingProgress], None],
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("training"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=10),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[facts]}", style="dim"),
-        TimeElapsedColumn(),
         TextColumn("left", style="dim"),
         TimeRemainingColumn(),
         console=console,
