@@ -83,7 +83,7 @@ def finish(
     if trainable is not None:
         trainable.save(out / "encoder")
         trained = load_encoder(_trained_settings(settings, out, facts["max_length"]))
-        facts = encoder_facts(trained, settings.training.layer)
+        facts = encoder_facts(trained, settings.layer)
     for name, trainee in training.trainees.items():
         if name not in training.state.failed:
             about = {

@@ -103,7 +103,7 @@ def run_pooling(
         encoder = encoder or load_encoder(
             settings.encoder.model_copy(update={"device": ranks.device(settings.encoder.device)})
         )
-        layer = resolve_views(FeatureSettings(layers=(settings.training.layer,)), encoder.info)[0].layer
+        layer = resolve_views(FeatureSettings(layers=(settings.layer,)), encoder.info)[0].layer
         trainable = _trainable(encoder) if settings.training.unfrozen else None
         poolers: dict[str, tuple[Candidate, nn.Module]] = {
             candidate.name: (candidate, build_pooler(candidate.pooler, encoder, candidate.seed)) for candidate in wanted

@@ -34,7 +34,7 @@ class PairSettings(Settings):
     train_config: str | None = Field(
         None, description="configuration on the hub; None: triplet for the default set, else its only one"
     )
-    train_split: str = Field("train", min_length=1, description="split on the hub")
+    train_split: str = Field("train", min_length=1, description="split, on the hub or in the folder")
     train_revision: str | None = Field(None, description="hub revision of the training data")
     hard_negatives: int = Field(7, ge=0, description="hard negatives taken per row at most, the first ones")
     held_out: int = Field(
@@ -84,7 +84,6 @@ class TrainingSettings(Settings):
     weight_decay: float = Field(0.0, ge=0, description="of AdamW")
     seed: int = Field(0, ge=0, description="of initialisation and dropout, and of the order of the rows")
     unfrozen: bool = Field(False, description="train the encoder too, end to end")
-    layer: Annotated[Layer, BeforeValidator(_as_layer)] = Field("last", description="whose token features are pooled")
     token_budget: int | None = Field(
         None, ge=1, description="padded tokens that go through the encoder together; None: by device and dtype"
     )
@@ -108,15 +107,12 @@ class TrainingSettings(Settings):
             raise ValueError(
                 "the features of an encoder that is trained change: unfrozen and keep_features exclude each other"
             )
-        if self.unfrozen and self.layer != "last":
-            raise ValueError("unfrozen trains the whole encoder: its layer is last")
         return self
 
 
-class PoolSettings(Settings):
-    """One training: an encoder, the rows, and a pooler or a sweep of them."""
+class ContrastiveSettings(Settings):
+    """A training without its encoder: the rows, and a pooler or a sweep of them."""
 
-    encoder: EncoderSettings
     data: PairSettings = PairSettings()
     pooler: PoolerSettings = PoolerSettings()
     loss: LossSettings = LossSettings()
@@ -125,6 +121,21 @@ class PoolSettings(Settings):
         None,
         description="several poolers off one forward pass: lr=5e-5,1e-4,blocks=1,2,seed=0,1 gives all combinations",
     )
+
+
+class PoolSettings(ContrastiveSettings):
+    """One training: an encoder, the layer whose token features are pooled, and what is trained on them."""
+
+    encoder: EncoderSettings
+    layer: Annotated[Layer, BeforeValidator(_as_layer)] = Field(
+        "last", description="whose token features are pooled: last, or a number (-2 is the last block but one)"
+    )
+
+    @model_validator(mode="after")
+    def _whole_encoder(self) -> PoolSettings:
+        if self.training.unfrozen and self.layer != "last":
+            raise ValueError("unfrozen trains the whole encoder: its layer is last")
+        return self
 
 
 class MineSettings(Settings):

@@ -49,7 +49,8 @@ def test_a_trained_pooler_beats_mean_pooling_of_an_inner_layer(staged, minilm, t
         encoder={"max_length": 48},
         out=tmp_path / "out",
         data={"train_data": str(path), "held_out": 100},
-        training={"batch_size": 128, "lr": 1e-3, "layer": 3},
+        training={"batch_size": 128, "lr": 1e-3},
+        layer=3,
         pooler={"blocks": 1},
     )
     score = result.results["held_out"]["pooler"]["ndcg@10"]

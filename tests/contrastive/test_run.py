@@ -177,7 +177,7 @@ def test_settings_of_the_loss_and_the_layer_change_the_training(train):
         {"loss": {"negatives": "hard-only"}},
         {"loss": {"symmetric": True}},
         {"loss": {"margin": 0.0}},
-        {"training": {"layer": 1}},
+        {"layer": 1},
         {"training": {"batch_size": 32}},
         {"training": {"min_lr": 3e-3}},
         {"training": {"weight_decay": 5.0}},
@@ -378,6 +378,7 @@ def test_a_warm_started_pooler_is_saved_and_loaded(train, warm_fake, tmp_path):
     [
         ({"training": {"min_lr": 1.0}}, SettingsError, "min_lr 1 is above lr"),
         ({"training": {"unfrozen": True, "keep_features": True}}, SettingsError, "exclude each other"),
+        ({"training": {"unfrozen": True}, "layer": 1}, SettingsError, "its layer is last"),
         ({"training": {"unfrozen": True}}, EncoderError, "cannot be trained end to end"),
         ({"pooler": {"warm_start": True}}, EncoderError, "offers no pooler"),
         ({"pooler": {"size": 3}}, SettingsError, "unknown setting pooler.size"),
