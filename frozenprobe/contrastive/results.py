@@ -81,7 +81,7 @@ def finish(
 ) -> None:
     """Writes poolers and scores; `results.json`, which says that it is all there, comes last."""
     if trainable is not None:
-        trainable.save(out / "encoder")
+        trainable.save_trained(out / "encoder")
         trained = load_encoder(_trained_settings(settings, out, facts["max_length"]))
         facts = encoder_facts(trained, settings.layer)
     for name, trainee in training.trainees.items():

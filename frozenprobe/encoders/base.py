@@ -153,7 +153,7 @@ class Trainable(Protocol):
         """The last hidden states of a batch, with gradients."""
         ...
 
-    def save(self, folder: Path) -> None:
+    def save_trained(self, folder: Path) -> None:
         """Writes the encoder as a folder that `load_encoder` reads."""
         ...
 

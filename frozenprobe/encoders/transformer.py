@@ -182,7 +182,7 @@ class TransformerEncoder:
         self._reader.run(self._arguments(batch), ("last",), lambda _, hidden: kept.append(hidden))
         return kept[0]
 
-    def save(self, folder: Path) -> None:
+    def save_trained(self, folder: Path) -> None:
         """Writes model and tokenizer as a transformers folder (`Trainable`).
 
         Raises:
