@@ -30,7 +30,7 @@ class Ranks:
         if self.world > 1 and torch.cuda.is_available():
             torch.cuda.set_device(self.local)
         if self.world > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
             self._joined = True
         return self
 

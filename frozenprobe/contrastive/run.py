@@ -55,7 +55,7 @@ def train_pooler(
     """Trains a pooler, or a sweep of them, on an encoder's token features.
 
     Args:
-        ckpt: Hub id, folder, `scheme:path`, or a loaded encoder.
+        ckpt: Hub id, folder, `scheme:path`, or a loaded encoder (which `unfrozen` trains where it is).
         out: Folder for poolers and checkpoints, where the same call resumes; None keeps nothing.
         overwrite: Drop what another training left in `out`.
         on_progress: Called after every step.
