@@ -33,6 +33,7 @@ from frozenprobe.contrastive.sweep import Candidate
 from frozenprobe.contrastive.trainee import Side, Trainee, train_together
 from frozenprobe.encoders.base import Trainable
 from frozenprobe.errors import FeatureError
+from frozenprobe.features.batching import is_out_of_memory
 
 _AHEAD = 2
 _SCORES_PER_RUN = 10
@@ -150,9 +151,7 @@ class PoolerTraining:
         started, rows = time.perf_counter(), 0
         with _finishing_steps() as interrupted:
             for step, queries, passages in self.prepared_steps():
-                blocks = [self.blocks(batch) for batch in (queries, passages)]
-                losses = self.train_on(self.state.step, step, (queries, passages), blocks, note)
-                del blocks  # so that the next step's features are not beside them
+                losses = self._step(step, queries, passages, note)
                 budget = self._source.budget
                 self.state.tokens_at_most = budget.tokens_at_most if budget.halved else None
                 self.state.step += 1
@@ -170,6 +169,20 @@ class PoolerTraining:
                     on_progress(TrainingProgress(self.state.step, self.steps, losses, rate, left, self.latest_scores()))
                 if stop and not done:
                     raise KeyboardInterrupt
+
+    def _step(
+        self, step: Step, queries: TextBatch, passages: TextBatch, note: Callable[[str], None]
+    ) -> dict[str, float]:
+        try:
+            blocks = [self.blocks(batch) for batch in (queries, passages)]
+            return self.train_on(self.state.step, step, (queries, passages), blocks, note)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise FeatureError(
+                f"step {self.state.step + 1} does not fit in memory on {self._device}: choose a --chunk of texts "
+                "(smaller than before), or a smaller --token-budget"
+            ) from None
 
     def latest_scores(self) -> dict[str, dict[str, float]]:
         """The latest held-out score of every pooler."""

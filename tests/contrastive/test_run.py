@@ -286,6 +286,17 @@ def test_features_that_are_not_finite_are_an_error_that_says_so(train, fake):
         train(encoder=fake(poison="a20"), data={"held_out": 0})
 
 
+def test_a_step_that_does_not_fit_in_memory_says_what_helps(train, monkeypatch):
+    from frozenprobe.contrastive.trainee import Trainee
+
+    def embed(self, *arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(Trainee, "embed", embed)
+    with pytest.raises(FrozenprobeError, match="step 1 does not fit in memory on cpu: choose a --chunk"):
+        train()
+
+
 def test_a_pooler_that_diverges_leaves_the_sweep_and_the_others_go_on(train, monkeypatch):
     from frozenprobe.contrastive.trainee import Trainee
 
