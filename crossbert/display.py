@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 
 class Display:
@@ -92,7 +93,7 @@ class LiveDisplay(Display):
 
     def note(self, line: str) -> None:
         """See `Display`."""
-        self._console.print(f"[yellow]note[/yellow] {line}", highlight=False)
+        self._console.print(Text.assemble(("note ", "yellow"), line))  # brackets in a path are no markup
 
 
 def default_display(unit: str, quiet: bool = False) -> Display:

@@ -1,13 +1,17 @@
 """Trustworthy evaluation of frozen text encoders.
 
 One forward pass over the data, then closed-form ridge sweeps and kNN probes. `evaluate_glue` and `evaluate_mteb` are the
-commands `frozenprobe glue` and `frozenprobe mteb` in Python. Submodules are imported when first used, so that `import frozenprobe` is quick.
+commands `frozenprobe glue` and `frozenprobe mteb` in Python, `train_pooler` is `frozenprobe pool`, `mine_negatives` is
+`frozenprobe mine`. Submodules are imported when first used, so that `import frozenprobe` is quick.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from frozenprobe.contrastive.mining import mine_negatives
+    from frozenprobe.contrastive.run import train_pooler
+    from frozenprobe.contrastive.saving import load_pooler
     from frozenprobe.encoders.module import ModuleEncoder
     from frozenprobe.encoders.registry import load_encoder
     from frozenprobe.records.reading import read_run
@@ -23,7 +27,10 @@ __all__ = [
     "evaluate_glue",
     "evaluate_mteb",
     "load_encoder",
+    "load_pooler",
+    "mine_negatives",
     "read_run",
+    "train_pooler",
 ]
 
 _HOMES = {
@@ -33,7 +40,10 @@ _HOMES = {
     "evaluate_glue": "frozenprobe.suites.glue",
     "evaluate_mteb": "frozenprobe.suites.mteb.run",
     "load_encoder": "frozenprobe.encoders.registry",
+    "load_pooler": "frozenprobe.contrastive.saving",
+    "mine_negatives": "frozenprobe.contrastive.mining",
     "read_run": "frozenprobe.records.reading",
+    "train_pooler": "frozenprobe.contrastive.run",
 }
 
 

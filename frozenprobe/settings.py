@@ -73,6 +73,9 @@ def _as_layer(value: object) -> object:
     raise ValueError(f"{value!r} is not one layer; allowed are last and numbers such as 6 or -2")
 
 
+OneLayer = Annotated[Layer, BeforeValidator(_as_layer)]
+
+
 class Settings(BaseModel):
     """Base of all settings: immutable, closed to unknown keys, numbers finite, texts printable."""
 
@@ -233,7 +236,7 @@ class MtebSettings(Settings):
     pooler: Literal["auto", "mean", "cls", "last", "own"] = Field(
         "auto", description="tokens to vector; auto: the checkpoint's own where it declares one, else mean"
     )
-    layer: Annotated[Layer, BeforeValidator(_as_layer)] = Field(
+    layer: OneLayer = Field(
         "last", description="whose tokens are pooled: last, or a number (-2 is the last block but one)"
     )
     normalise: bool = Field(True, description="scale vectors to length 1; a checkpoint's own pooling stays as it is")

@@ -20,6 +20,7 @@ LAYERS = [
     "features",
     "probes",
     "tasks",
+    "contrastive",
     "records",
     "engine",
     "reports",
@@ -31,8 +32,8 @@ FORBIDDEN = {
     "features": {"metrics", "statistics"},
     "probes": {"encoders", "features"},
     "tasks": {"encoders", "features", "probes"},
-    "records": {"encoders", "features", "tasks"},
-    "reports": {"encoders", "features", "tasks", "engine"},
+    "records": {"encoders", "features", "tasks", "contrastive"},
+    "reports": {"encoders", "features", "tasks", "contrastive", "engine"},
 }
 
 
@@ -74,3 +75,10 @@ def test_no_file_is_two_rooms():
     files = [*ROOT.rglob("*.py"), *ROOT.with_name("crossbert").rglob("*.py")]
     long = {str(file): lines for file in files if (lines := len(file.read_text().splitlines())) > 420}
     assert not long
+
+
+def test_contrastive_knows_neither_mteb_nor_glue():
+    for file in (ROOT / "contrastive").rglob("*.py"):
+        for name in imports_of(file):
+            assert name[0] != "mteb", f"{file} imports mteb"
+            assert name[:3] not in (["frozenprobe", "tasks", "glue"], ["frozenprobe", "tasks", "registry"]), file

@@ -18,6 +18,8 @@ from frozenprobe.errors import FrozenprobeError
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
     "mteb": "MTEB of a checkpoint with a pooling of its tokens, resumable, ready for the leaderboard",
+    "pool": "train a pooler, or a sweep of them, contrastively on frozen token features",
+    "mine": "mine hard negatives for pairs of query and positive",
     "show": "print finished runs again, from their records",
     "leaderboard": "runs, and the paper's rows, as one table and as CSV",
     "compare": "compare runs by paired tests on their stored predictions",

@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
 Layer = int | Literal["last"]
@@ -129,6 +131,32 @@ class Encoder(Protocol):
 
     def fingerprint(self) -> str:
         """A digest of everything that decides the vectors: weights, config, tokenizer, adapter. Computed when asked."""
+        ...
+
+
+def device_of(encoder: Encoder) -> torch.device:
+    """Where an encoder's batches go, with the number of the GPU that `EncoderInfo.device` leaves out."""
+    return encoder.collate(encoder.tokenize(["a"]), np.array([0])).mask.device
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """An encoder that can be trained end to end."""
+
+    def trained_module(self) -> torch.nn.Module:
+        """The module whose parameters are trained.
+
+        Raises:
+            EncoderError: What comes out could not be saved.
+        """
+        ...
+
+    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
+        """The last hidden states of a batch, with gradients."""
+        ...
+
+    def save_trained(self, folder: Path) -> None:
+        """Writes the encoder as a folder that `load_encoder` reads."""
         ...
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from frozenprobe.encoders.base import Batch, EncoderInfo, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
@@ -168,6 +169,34 @@ class TransformerEncoder:
                 f"({reason:.200}); a smaller --max-length may help"
             ) from error
 
+    def trained_module(self) -> PreTrainedModel:
+        """The model itself, for training it end to end (`Trainable`).
+
+        Raises:
+            EncoderError: It is no transformers model, so that it could not be saved afterwards.
+        """
+        model = unwrap(self.model)
+        if not isinstance(model, PreTrainedModel):
+            raise EncoderError(
+                f"{self.info.name}: {type(model).__name__} is no transformers model, so it could not be saved after "
+                "training; export it as one first"
+            )
+        return model
+
+    def differentiable(self, batch: Batch) -> Float[torch.Tensor, "b t d"]:
+        """The last hidden states of a batch, with gradients (`Trainable`); the model keeps its mode."""
+        kept: list[torch.Tensor] = []
+        self._reader.run(self._arguments(batch), ("last",), lambda _, hidden: kept.append(hidden))
+        return kept[0]
+
+    def save_trained(self, folder: Path) -> None:
+        """Writes model and tokenizer as a transformers folder (`Trainable`).
+
+        Raises:
+            EncoderError: The model is no transformers model, or the folder cannot be written.
+        """
+        self._write(self.trained_module(), folder)
+
     def fingerprint(self) -> str:
         """SHA-256 over weights, config, tokenizer, foreign model code and the adapter's version."""
         return fingerprint(unwrap(self.model), self.config, self._tokenizer.digest(), self.info.kind)
@@ -182,16 +211,28 @@ class TransformerEncoder:
             What sentence-transformers must be told besides (`sentence_bert_config.json`).
 
         Raises:
-            EncoderError: The model is not transformers' own, so that the folder alone would not load.
+            EncoderError: The model is not transformers' own, so that the folder alone would not load; or the folder
+                cannot be written.
         """
         model = unwrap(self.model)
         if not isinstance(model, PreTrainedModel) or not type(model).__module__.startswith("transformers.models."):
             raise EncoderError(
                 f"{type(model).__name__} is not a class of transformers, which the folder would need to load"
             )
-        model.save_pretrained(folder)
-        self._tokenizer.tokenizer.save_pretrained(folder)
+        self._write(model, folder)
         return {"max_seq_length": self.info.max_length, "do_lower_case": self._tokenizer.lower_case}
+
+    def _write(self, model: PreTrainedModel, folder: Path) -> None:
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()
+        try:
+            model.save_pretrained(folder)
+            self._tokenizer.tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise EncoderError(f"cannot write {folder}: {error.strerror or error}") from None
+        finally:
+            if bars:
+                transformers_logging.enable_progress_bar()
 
     def _running(self) -> AbstractContextManager[Any]:
         """The context of every forward pass."""
