@@ -31,3 +31,7 @@ class ProbeError(FrozenprobeError):
 
 class RecordError(FrozenprobeError):
     """A results folder cannot be read, written, or belongs to a different run."""
+
+
+class EvaluationError(FrozenprobeError):
+    """An evaluation inside a training loop failed, and training was to stop in that case."""

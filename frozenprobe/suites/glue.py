@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, evaluate_task
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.run import PlannedUnit, run_units
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore
@@ -59,6 +60,7 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
+    tasks: Sequence[TaskRows] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
@@ -69,6 +71,7 @@ def run_glue(
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        tasks: The rows of the same settings, read before (`read_tasks`).
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
@@ -79,7 +82,7 @@ def run_glue(
     reporter = reporter or SilentReporter()
     with reporter:
         started = time.perf_counter()
-        tasks = load_tasks(settings)
+        tasks = read_tasks(settings) if tasks is None else tasks
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
         encoder = encoder or load_encoder(settings.encoder)
@@ -98,17 +101,14 @@ def run_glue(
             root = features.cache_dir or default_cache_dir()
             cache = FeatureCache(root, int(features.cache_limit_gb * 1e9))
 
-        def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
+        def compute(rows: TaskRows, on_progress: Any) -> Any:
             chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
-            unit, seconds = evaluate_task(encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress)
+            unit, seconds = evaluate_task(encoder, rows, views, chosen, settings.probes, cache, on_progress)
             if unit.about["extraction"]["encoded"]:
                 store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
             return unit, seconds
 
-        units = [
-            PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
-            for data, form in _units(tasks, settings)
-        ]
+        units = [PlannedUnit(rows.key, str(rows.key), partial(compute, rows)) for rows in tasks]
         run_units(units, store, reporter)
         run = read_run(out)
         write_csv(run, out)
@@ -120,21 +120,18 @@ def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_r
 
     The rate comes from encoding a spread-out sample of the rows.
     """
-    tasks = load_tasks(settings)
+    tasks = read_tasks(settings)
     encoder = encoder or load_encoder(settings.encoder)
     views = _views(settings, encoder)
     counted = []
-    for data, form in _units(tasks, settings):
-        inputs = [
-            part
-            for split in (train_rows(data.train, settings.probes), *data.evaluations)
-            for part in inputs_of(split, form)
-        ]
+    for rows in tasks:
+        inputs = rows.inputs
+        assert not isinstance(inputs, KeptTokens)  # they were just read
         distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
         joint = inputs[0].pairs is not None
         merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
         tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
-        counted.append((str(unit_key(data, form)), sum(map(len, inputs)), tokens, merged))
+        counted.append((str(rows.key), sum(map(len, inputs)), tokens, merged))
     sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
     report = extract(encoder, sample, views, settings.features, cache=None)[0].report
     rate = report.tokens / report.seconds["forward"]
@@ -187,19 +184,20 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
     return tasks
 
 
+def read_tasks(settings: GlueSettings) -> list[TaskRows]:
+    """The rows that an evaluation encodes and scores, one entry per task and pair form; see `load_tasks`."""
+    return [
+        TaskRows.of(data, form, settings.probes)
+        for data in load_tasks(settings)
+        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
+    ]
+
+
 def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
     """The views asked for, refused now if the encoder lacks one; the headline view is always there, it costs nothing."""
     views = list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
     ViewPooler(encoder, views)
     return views
-
-
-def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
-    return [
-        (data, form)
-        for data in tasks
-        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
-    ]
 
 
 def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
@@ -227,7 +225,7 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
+def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskRows]) -> list[str]:
     """What a reader of the scores should know before the first of them."""
     info = encoder.info
     lines = [
@@ -235,8 +233,10 @@ def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
         f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}"
     ]
     lines += [f"{name}: {note}" for note in info.notes]
-    lines += [f"{unit_title(data)}: {data.subset}; not a {data.spec.suite} score" for data in tasks if data.subset]
-    return lines
+    subsets = {
+        rows.title: f"{rows.about['subset']}; not a {rows.spec.suite} score" for rows in tasks if rows.about["subset"]
+    }
+    return lines + [f"{title}: {text}" for title, text in subsets.items()]
 
 
 def _thin(inputs: Inputs, rows: int) -> Inputs:
