@@ -180,7 +180,7 @@ class CallbackSettings(Settings):
     suite: Literal["glue", "builtin"] = Field("glue", description="see `frozenprobe glue`")
     tasks: CommaSeparated[str] | None = Field(None, description="names, in the order of the suite; None: all of it")
     task_files: CommaSeparated[Path] = Field((), description="TOML files of your own tasks")
-    pair_form: Literal["joint", "siamese", "both"] = Field("joint", description="see `frozenprobe glue`")
+    pair_form: PairForm = Field("joint", description="see `frozenprobe glue`")
     data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
     data_revision: str | None = Field(None, description="hub revision of the data set")
     max_train: Count | Literal["all"] = Field(1000, description="train rows per task, the same ones every time")

@@ -101,7 +101,8 @@ class Evaluator:
                 run = self._run(encoder, step, self._fitting(), folder)
         done = {unit.key for unit in run.units}
         left_out = tuple(str(rows.key) for rows in self._tasks if rows.key not in done)
-        return Outcome(step, scores_of(run, complete=not left_out), time.perf_counter() - started, left_out)
+        order = [rows.key.task for rows in self._tasks]
+        return Outcome(step, scores_of(run, order), time.perf_counter() - started, left_out)
 
     @contextmanager
     def _folder(self, step: int) -> Generator[Path]:
@@ -192,16 +193,20 @@ class _Deadline(SilentReporter):
         self._seconds[unit] = seconds
 
 
-def scores_of(run: Run, *, complete: bool) -> dict[str, float]:
-    """The honest headline scores of a run under the names that training logs know; the mean only where it is complete."""
-    values: dict[str, dict[str, float]] = {}
-    for row in run.headline():
-        if row["protocol"] == "honest":
-            values.setdefault(row["probe"], {})[row["task"]] = row["value"]
-    scores = {f"frozen_{task}_{probe}": value for probe, tasks in values.items() for task, value in tasks.items()}
-    for probe, tasks in values.items():
-        if complete and len(tasks) == len(run.units):
-            scores[f"frozen_mean_{probe}"] = float(np.mean(list(tasks.values())))
+def scores_of(run: Run, tasks: Sequence[str]) -> dict[str, float]:
+    """The honest headline scores of a run under the names that training logs know.
+
+    Args:
+        run: The records of one step.
+        tasks: All tasks in order; the mean is there only where none of them is missing.
+    """
+    rows = [row for row in run.headline() if row["protocol"] == "honest"]
+    scores = {}
+    for probe in ("ridge", "knn"):
+        values = {row["task"]: row["value"] for row in rows if row["probe"] == probe}
+        scores |= {f"frozen_{task}_{probe}": values[task] for task in tasks if task in values}
+        if all(task in values for task in tasks):
+            scores[f"frozen_mean_{probe}"] = float(np.mean(list(values.values())))
     return scores
 
 
