@@ -133,7 +133,9 @@ def _log(step: int, scores: Scores) -> None:
         trainer = frame.f_locals.get("self")
         if isinstance(trainer, Trainer):
             late = {"frozen_step": float(step)} if trainer.state.global_step != step else {}
+            should_log = trainer.control.should_log
             trainer.log(_prefixed(scores | late))
+            trainer.control.should_log = should_log  # the loss of this step is still to be logged
             return
         frame = frame.f_back
 
