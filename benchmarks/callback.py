@@ -146,7 +146,7 @@ def memory(quick: bool) -> list[dict[str, Any]]:
 
     def kept() -> tuple[int, int, int]:
         gc.collect()
-        tensors = sum(isinstance(item, torch.Tensor) for item in gc.get_objects())
+        tensors = sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
         return tracemalloc.get_traced_memory()[0], tensors, torch.cuda.memory_allocated()
 
     Evaluator(settings).evaluate(model, tokenizer, 0)  # what libraries keep for themselves is there from now on

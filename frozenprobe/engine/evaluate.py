@@ -57,6 +57,21 @@ def inputs_of(split: Split, pair_form: str) -> list[Inputs]:
     return [Inputs(split.texts), Inputs(split.pairs)]
 
 
+def facts_of(data: TaskData, splits: Sequence[Split]) -> dict[str, Any]:
+    """What a unit says of its data; `splits` are the rows in use, train first."""
+    return {
+        "target": data.spec.target,
+        "classes": list(data.spec.classes),
+        "metrics": list(data.spec.metrics),
+        "source": data.source,
+        "revision": data.revision,
+        "subset": data.subset,
+        "train_rows": len(splits[0]),
+        "train_rows_available": len(data.train),
+        "digests": {split.name: _digest(split) for split in splits},
+    }
+
+
 @dataclass(frozen=True)
 class TaskRows:
     """The rows of a task that are encoded and scored, in one pair form.
@@ -81,24 +96,12 @@ class TaskRows:
     @classmethod
     def of(cls, data: TaskData, pair_form: str, settings: ProbeSettings) -> TaskRows:
         """Takes the rows in question from a task's data."""
-        spec = data.spec
         splits = [train_rows(data.train, settings), *data.evaluations]
-        about = {
-            "target": spec.target,
-            "classes": list(spec.classes),
-            "metrics": list(spec.metrics),
-            "source": data.source,
-            "revision": data.revision,
-            "subset": data.subset,
-            "train_rows": len(splits[0]),
-            "train_rows_available": len(data.train),
-            "digests": {split.name: _digest(split) for split in splits},
-        }
         return cls(
             unit_key(data, pair_form),
             unit_title(data),
-            spec,
-            about,
+            data.spec,
+            facts_of(data, splits),
             tuple((split.name, split.labels) for split in splits),
             [part for split in splits for part in inputs_of(split, pair_form)],
         )
@@ -169,7 +172,7 @@ def evaluate_task(
                 metrics=spec.metrics,
                 settings=probes,
                 device=encoder.info.device if encoder.info.device.startswith("cuda") else "cpu",  # float64 is needed
-                seed=_task_seed(probes.seed, spec),
+                seed=task_seed(probes.seed, spec),
             )
         except ProbeError as error:
             raise ProbeError(f"{title}, {view}: {error}") from error
@@ -186,7 +189,7 @@ def _features(parts: Sequence[Features], view: View) -> np.ndarray:
     return vectors[0] if len(vectors) == 1 else siamese(*vectors)
 
 
-def _task_seed(seed: int, spec: TaskSpec) -> int:
+def task_seed(seed: int, spec: TaskSpec) -> int:
     """A seed of a task's own, so that tasks are independent and a task does not depend on its neighbours."""
     return zlib.crc32(f"{seed}/{spec.suite}/{spec.name}".encode())
 
