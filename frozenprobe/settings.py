@@ -131,6 +131,9 @@ class ProbeSettings(Settings):
     )
     draws: int = Field(5, ge=1, description="random subsets per regime below the largest")
     max_train: Count | Literal["all"] = Field(10_000, description="train rows that both probes see at most, or all")
+    max_evaluated: Count | Literal["all"] = Field(
+        "all", description="rows scored per split; fewer than all make a subset, and the scores are named so"
+    )
     seed: int = Field(0, ge=0, description="of subsets, draws and bootstrap")
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval; 0: no intervals")
     control: bool = Field(False, description="also fit on shuffled train labels (random-label control)")
@@ -184,6 +187,7 @@ class CallbackSettings(Settings):
     data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
     data_revision: str | None = Field(None, description="hub revision of the data set")
     max_train: Count | Literal["all"] = Field(1000, description="train rows per task, the same ones every time")
+    max_evaluated: Count | Literal["all"] = Field("all", description="rows scored per split, the same ones every time")
     seed: int = Field(0, ge=0, description="chooses those rows")
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval in the records; 0: no intervals")
 
@@ -210,7 +214,13 @@ class CallbackSettings(Settings):
         return GlueSettings(
             encoder=EncoderSettings(ckpt=self.name, name=f"{self.name} step {step}", max_length=self.max_length),
             features=FeatureSettings(cache=False, tokens_per_batch=self.tokens_per_batch),  # no weights come twice
-            probes=ProbeSettings(regimes=(), max_train=self.max_train, seed=self.seed, bootstrap=self.bootstrap),
+            probes=ProbeSettings(
+                regimes=(),
+                max_train=self.max_train,
+                max_evaluated=self.max_evaluated,
+                seed=self.seed,
+                bootstrap=self.bootstrap,
+            ),
             suite=self.suite,
             tasks=self.tasks,
             task_files=self.task_files,

@@ -28,8 +28,8 @@ Scores = dict[str, float]
 Log = Callable[[int, Scores], None]
 
 ABOUT = "callback.json"
-_DECISIVE = {"name", "suite", "tasks", "task_files", "pair_form", "data_revision", "max_train", "seed", "bootstrap"}
-_DECISIVE |= {"part", "max_length"}
+_DECISIVE = {"name", "suite", "tasks", "task_files", "pair_form", "data_revision", "max_train", "max_evaluated", "seed"}
+_DECISIVE |= {"bootstrap", "part", "max_length"}
 """Settings that one folder of records must have in common."""
 
 _logger = logging.getLogger(__name__)

@@ -43,11 +43,7 @@ def unit_title(data: TaskData) -> str:
 
 def train_rows(train: Split, settings: ProbeSettings) -> Split:
     """The rows of the train split that both probes see: at most `max_train`, drawn by the seed, in the order of the file."""
-    if settings.max_train == "all" or len(train) <= settings.max_train:
-        return train
-    rows = np.sort(np.random.default_rng(settings.seed).permutation(len(train))[: settings.max_train])
-    pairs = None if train.pairs is None else [train.pairs[row] for row in rows]
-    return Split(train.name, [train.texts[row] for row in rows], pairs, train.labels[rows])
+    return train if settings.max_train == "all" else train.some(settings.max_train, settings.seed)
 
 
 def inputs_of(split: Split, pair_form: str) -> list[Inputs]:

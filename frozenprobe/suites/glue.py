@@ -177,11 +177,11 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
         DataError: A task is unknown, missing, damaged, unlabelled or has one class only.
     """
     tasks = [load_custom(file) for file in settings.task_files]
-    if settings.task_files and settings.tasks is None:
-        return tasks
-    for spec in resolve(settings.tasks, settings.suite):
-        tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
-    return tasks
+    if not settings.task_files or settings.tasks is not None:
+        for spec in resolve(settings.tasks, settings.suite):
+            tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
+    most, seed = settings.probes.max_evaluated, settings.probes.seed
+    return tasks if most == "all" else [task.scored_on(most, seed) for task in tasks]
 
 
 def read_tasks(settings: GlueSettings) -> list[TaskRows]:

@@ -141,6 +141,13 @@ def test_rows_and_scores_are_the_same_every_time_and_texts_are_not_kept():
         Evaluator(CallbackSettings(**FAST)).evaluate(encoder, None, 3)
 
 
+def test_fewer_scored_rows_are_a_subset_and_named_so():
+    scores = Probe(**FAST, max_evaluated=60)(make_model(), tiny.wordpiece(), step=1)
+    assert "frozen_builtin-sentiment-subset_ridge" in scores
+    assert "frozen_builtin-sentiment_ridge" not in scores
+    assert "frozen_mean_ridge" in scores
+
+
 def test_another_tokenizer_means_other_tokens():
     model = make_model()
     evaluator = Evaluator(CallbackSettings(**FAST))
