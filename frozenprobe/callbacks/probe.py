@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import time
 import weakref
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class Probe:
         self.settings = parse(CallbackSettings, options)
         self._log = log
         self._scores: tuple[int, Scores] = (-1, {})
+        self._begun = False
         self._seen: tuple[int, Callable[[], Any], Any] | None = None
         evaluator = Evaluator(self.settings)  # also in process mode: data at fault is found now
         self._evaluator = evaluator if self.settings.mode == "blocking" else None
@@ -89,9 +91,13 @@ class Probe:
             step, model, tokenizer = first, second, third
         else:
             model, tokenizer = first, tokenizer if second is None else second
-        if not isinstance(step, int):
-            raise SettingsError("a probe is called with (model, tokenizer, step=...) or (step, model, tokenizer)")
+        try:
+            step = operator.index(step)
+        except TypeError:
+            message = "a probe is called with (model, tokenizer, step=...) or (step, model, tokenizer)"
+            raise SettingsError(message) from None
         due = self.due(step)
+        self._begun = True
         self._seen = (step, weakref.ref(model), tokenizer)
         self.deliver()
         return self.evaluate(model, tokenizer, step=step) if due else {}
@@ -103,15 +109,15 @@ class Probe:
             return False
         if settings.every is None and not settings.at:
             return True
-        if self._seen is None and settings.on_start:
+        if settings.on_start and not self._begun:
             return True
         return step in settings.at or (settings.every is not None and step > 0 and step % settings.every == 0)
 
     def evaluate(self, model: nn.Module | Encoder, tokenizer: Any = None, *, step: int) -> Scores:
-        """Evaluates now, whatever the schedule says; see `__call__`."""
+        """Evaluates now, whatever the schedule says, except a second time at the same step; see `__call__`."""
         if step == self._scores[0]:
             return self._scores[1]
-        self._scores = (step, {})
+        self._begun, self._scores = True, (step, {})
         started = time.perf_counter()
         try:
             if self._evaluator is None:

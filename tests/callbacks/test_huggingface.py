@@ -69,10 +69,13 @@ def test_by_its_own_schedule_and_into_every_tracker(tmp_path):
             seen.append((state.global_step, set(logs)))
 
     trainer = train(
-        hf_trainer_mlm, tmp_path, [Tracker(), FrozenProbeCallback(**FAST, at="3", name="mine")], eval_strategy="no"
+        hf_trainer_mlm,
+        tmp_path,
+        [Tracker(), FrozenProbeCallback(**FAST, at="3", on_start=True, name="mine")],
+        eval_strategy="no",
     )
-    assert sorted(scored(trainer)) == [3, 6]
-    assert [step for step, names in seen if "eval_frozen_builtin-sentiment_knn" in names] == [3, 6]
+    assert sorted(scored(trainer)) == [0, 3, 6]
+    assert [step for step, names in seen if "eval_frozen_builtin-sentiment_knn" in names] == [0, 3, 6]
     assert frozenprobe.read_run(tmp_path / "frozenprobe/step-00000003").name == "mine step 3"
 
 
