@@ -66,7 +66,11 @@ def take(module: nn.Module, step: int, folder: Path) -> Snapshot:
         if memory in seen or not tensor.is_contiguous():  # the file wants each tensor in memory of its own
             copies[number] = tensor.clone(memory_format=torch.contiguous_format)
         seen.add(memory)
-    save_file({str(number): tensor for number, tensor in enumerate(copies)}, path)
+    try:
+        save_file({str(number): tensor for number, tensor in enumerate(copies)}, path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return Snapshot(step, buffer.getvalue(), path)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -73,6 +76,33 @@ def test_a_failure_in_the_process_stops_training_where_asked(monkeypatch):
     with pytest.raises(EvaluationError, match="evaluation at step 1 failed: OSError: no space"):
         probe(make_model(), tiny.wordpiece(), step=2)
     probe.abort()
+
+
+TRAINING = """
+import sys, time
+from frozenprobe.callbacks import Probe
+from tests.callbacks.conftest import FAST, make_model
+from tests.encoders import tiny
+probe = Probe(**FAST, mode="process", queue=3, out=sys.argv[1])
+model, tokenizer = make_model(), tiny.wordpiece()
+for step in (1, 2, 3):
+    probe(model, tokenizer, step=step)
+while probe._background.pid is None:
+    time.sleep(0.01)
+print(probe._background.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_training_leaves_no_process_and_no_snapshots_behind(tmp_path):
+    out = tmp_path / "frozen"
+    training = subprocess.Popen([sys.executable, "-c", TRAINING, str(out)], stdout=subprocess.PIPE, text=True)
+    worker = psutil.Process(int(training.stdout.readline()))
+    assert len(list(out.glob(".snapshots-*/*"))) == 3
+    training.kill()
+    training.wait()
+    worker.wait(timeout=120)  # the evaluation under way is finished first
+    assert not list(out.glob(".snapshots-*"))
 
 
 class Slow:
@@ -195,3 +225,18 @@ def test_what_cannot_be_sent_is_one_line(tmp_path, caplog):
         assert probe(Local(2, 2), tiny.wordpiece(), step=1) == {}
     assert len(caplog.messages) == 1
     assert "move it into a module" in caplog.messages[0]
+
+
+def test_a_snapshot_that_does_not_fit_on_the_disk_leaves_nothing_and_is_one_line(monkeypatch, tmp_path, caplog):
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("frozenprobe.callbacks.snapshot.save_file", full)
+    with Probe(**PROCESS, at_end=False, out=tmp_path / "frozen") as probe:
+        assert probe(make_model(), tiny.wordpiece(), step=1) == {}
+        assert not list(tmp_path.glob("frozen/.snapshots-*/*"))
+    (line,) = caplog.messages
+    assert line == (
+        "frozenprobe: evaluation at step 1 failed: OSError: [Errno 28] No space left on device; training goes on"
+    )
