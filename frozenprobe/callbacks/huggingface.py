@@ -37,10 +37,10 @@ class FrozenProbeCallback(TrainerCallback):
     """
 
     def __init__(self, *, tokenizer: Any = None, **options: Any) -> None:
-        settings = parse(CallbackSettings, options)
+        self._settings = parse(CallbackSettings, options)
         self._options = options
         self._tokenizer = tokenizer
-        self._with_trainer = settings.every is None and not settings.at
+        self._with_trainer = self._settings.every is None and not self._settings.at
         self._probe: Probe | None = None
 
     def on_train_begin(
@@ -60,7 +60,7 @@ class FrozenProbeCallback(TrainerCallback):
             )
         if self._with_trainer and args.eval_strategy == "no":
             raise SettingsError("the trainer has eval_strategy no, so FrozenProbeCallback needs every=... or at=...")
-        if options.get("mode") == "process" and _best_metric(args):
+        if self._settings.mode == "process" and _best_metric(args):
             raise SettingsError(
                 f"metric_for_best_model {args.metric_for_best_model} needs mode blocking: scores of another process come later"
             )

@@ -30,18 +30,19 @@ def make_model(seed=0):
         return tf.BertForMaskedLM(config)
 
 
-def train(after_step=lambda step, model, tokenizer: None, *, steps=STEPS, step_model=None, autocast=False):
+def train(
+    after_step=lambda step, model, tokenizer: None, *, steps=STEPS, step_model=None, autocast=False, device="cpu"
+):
     """Trains for a few steps; every random source takes part. Returns the losses and the final weights."""
     seed_everything()
-    model, tokenizer = make_model(), tiny.wordpiece()
-    model.train()
+    model, tokenizer = make_model().to(device).train(), tiny.wordpiece()
     called = model if step_model is None else step_model(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for step in range(1, steps + 1):
         lengths = random.randrange(8, 12), int(np.random.randint(8, 12))
-        ids = torch.randint(5, 80, (4, max(lengths)))
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        ids = torch.randint(5, 80, (4, max(lengths))).to(device)
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
             loss = called(input_ids=ids, labels=ids).loss
             loss.backward()
             optimiser.step()

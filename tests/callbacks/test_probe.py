@@ -47,6 +47,21 @@ def test_losses_and_weights_are_bit_for_bit_those_of_a_run_without(autocast, tmp
     assert [bool(scores) for scores in seen] == [False, True] * 3
 
 
+@pytest.mark.gpu
+def test_nor_does_training_on_a_gpu_notice_and_no_memory_is_kept_there():
+    kept = []
+
+    def after(step, model, tokenizer):
+        before = torch.cuda.memory_allocated()
+        probe(model, tokenizer, step=step)
+        kept.append(torch.cuda.memory_allocated() - before)
+
+    probe = Probe(**FAST)
+    with_it = train(after, autocast=True, device="cuda")
+    assert_same(with_it, train(autocast=True, device="cuda"))
+    assert kept[1:] == [0] * (STEPS - 1)  # the first pass may set up a workspace of the linear algebra
+
+
 def test_compiled_graphs_are_not_touched():
     graphs = []
 
