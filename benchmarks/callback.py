@@ -82,7 +82,8 @@ def process(quick: bool) -> list[dict[str, Any]]:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
     steps, pairs = (4, 1) if quick else (40, 10)
     generator = torch.Generator().manual_seed(0)
-    batches = [torch.randint(1000, 30_000, (16, 64), generator=generator) for _ in range(steps)]
+    shape = (2, 16) if quick else (16, 64)
+    batches = [torch.randint(1000, 30_000, shape, generator=generator) for _ in range(steps)]
     done = 0
 
     def train(probe: Probe | None) -> float:
