@@ -35,3 +35,7 @@ class RecordError(FrozenprobeError):
 
 class ComparisonError(FrozenprobeError):
     """Runs cannot be compared or put into one table: they were not measured in the same way."""
+
+
+class EvaluationError(FrozenprobeError):
+    """An evaluation inside a training loop failed, and training was to stop in that case."""

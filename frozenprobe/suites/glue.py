@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import (
-    HEADLINE_VIEW,
-    digests,
-    evaluate_task,
-    inputs_of,
-    train_rows,
-    unit_key,
-    unit_title,
-)
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, evaluate_task, train_rows, unit_title
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.run import PlannedUnit, run_units
 from frozenprobe.errors import DataError, RecordError, SettingsError
@@ -33,6 +25,7 @@ from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore, read_units
@@ -69,6 +62,7 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
+    tasks: Sequence[TaskRows] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
@@ -79,6 +73,7 @@ def run_glue(
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        tasks: The rows of the same settings, read before (`read_tasks`).
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
@@ -89,7 +84,7 @@ def run_glue(
     reporter = reporter or SilentReporter()
     with reporter:
         started = time.perf_counter()
-        tasks = load_tasks(settings)
+        tasks = read_tasks(settings) if tasks is None else tasks
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
         encoder = encoder or load_encoder(settings.encoder)
@@ -97,7 +92,7 @@ def run_glue(
         check_padding(encoder)
         manifest = _manifest(settings, encoder)
         store = RunStore(out, manifest, overwrite=overwrite)
-        _require_same_rows(store, tasks, settings)
+        _require_same_rows(store, tasks)
         store.update(encoder=manifest["encoder"])  # it may have been given another name
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
@@ -111,17 +106,14 @@ def run_glue(
             root = features.cache_dir or default_cache_dir()
             cache = FeatureCache(root, int(features.cache_limit_gb * 1e9))
 
-        def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
+        def compute(rows: TaskRows, on_progress: Any) -> Any:
             chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
-            unit, seconds = evaluate_task(encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress)
+            unit, seconds = evaluate_task(encoder, rows, views, chosen, settings.probes, cache, on_progress)
             if unit.about["extraction"]["encoded"]:
                 store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
             return unit, seconds
 
-        units = [
-            PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
-            for data, form in _units(tasks, settings)
-        ]
+        units = [PlannedUnit(rows.key, str(rows.key), partial(compute, rows)) for rows in tasks]
         run_units(units, store, reporter)
         run = read_run(out)
         write_csv(run, out)
@@ -133,21 +125,18 @@ def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_r
 
     The rate comes from encoding a spread-out sample of the rows.
     """
-    tasks = load_tasks(settings)
+    tasks = read_tasks(settings)
     encoder = encoder or load_encoder(settings.encoder)
     views = _views(settings, encoder)
     counted = []
-    for data, form in _units(tasks, settings):
-        inputs = [
-            part
-            for split in (train_rows(data.train, settings.probes), *data.evaluations)
-            for part in inputs_of(split, form)
-        ]
+    for rows in tasks:
+        inputs = rows.inputs
+        assert not isinstance(inputs, KeptTokens)  # they were just read
         distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
         joint = inputs[0].pairs is not None
         merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
         tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
-        counted.append((str(unit_key(data, form)), sum(map(len, inputs)), tokens, merged))
+        counted.append((str(rows.key), sum(map(len, inputs)), tokens, merged))
     sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
     report = extract(encoder, sample, views, settings.features, cache=None)[0].report
     rate = report.tokens / report.seconds["forward"]
@@ -212,20 +201,29 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
             raise DataError(
                 f"{unit_title(data)}: the {len(labels):,} train rows used have one label; raise --max-train"
             )
-    return tasks
+    most, seed = settings.probes.max_evaluated, settings.probes.seed
+    return tasks if most == "all" else [task.scored_on(most, seed) for task in tasks]
 
 
-def _require_same_rows(store: RunStore, tasks: Sequence[TaskData], settings: GlueSettings) -> None:
+def read_tasks(settings: GlueSettings) -> list[TaskRows]:
+    """The rows that an evaluation encodes and scores, one entry per task and pair form; see `load_tasks`."""
+    return [
+        TaskRows.of(data, form, settings.probes)
+        for data in load_tasks(settings)
+        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
+    ]
+
+
+def _require_same_rows(store: RunStore, tasks: Sequence[TaskRows]) -> None:
     """Refuses to go on where a finished task was scored on other rows than those that are there now.
 
     Raises:
         RecordError: The data has changed.
     """
     known = {unit.key: unit for unit in read_units(store.folder)[0]}
-    for data, form in _units(tasks, settings):
-        unit = known.get(unit_key(data, form))
-        found = digests([train_rows(data.train, settings.probes), *data.evaluations])
-        if unit is not None and unit.about["digests"] != found:
+    for rows in tasks:
+        unit = known.get(rows.key)
+        if unit is not None and unit.about["digests"] != rows.about["digests"]:
             raise RecordError(
                 f"{store.folder} holds {unit.title} scored on other rows than its data has now; choose another --out "
                 "or --overwrite"
@@ -237,14 +235,6 @@ def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
     views = list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
     ViewPooler(encoder, views)
     return views
-
-
-def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
-    return [
-        (data, form)
-        for data in tasks
-        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
-    ]
 
 
 def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
