@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None
     for name, (option, field) in _options(model).items():
         section = name.rpartition(".")[0]
         if section not in groups:
-            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "what is measured")
+            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "settings")
         details: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
         if field.annotation is bool:
             details["action"] = argparse.BooleanOptionalAction
