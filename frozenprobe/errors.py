@@ -1,12 +1,18 @@
 """The exceptions that frozenprobe raises on purpose.
 
-Every one of them is the fault of the input, carries one line that says what to do, and makes the command line exit
-with code 2. Anything else that escapes is a bug in frozenprobe.
+Every one of them carries one line that says what to do. All but `RankError` are the fault of the input and make the command
+line exit with code 2. Anything else that escapes is a bug in frozenprobe.
 """
 
 
 class FrozenprobeError(Exception):
-    """Base class: wrong input, explained in one line."""
+    """Base class: wrong input, explained in one line.
+
+    Attributes:
+        exit_code: What the command line exits with.
+    """
+
+    exit_code = 2
 
 
 class SettingsError(FrozenprobeError):
@@ -31,3 +37,20 @@ class ProbeError(FrozenprobeError):
 
 class RecordError(FrozenprobeError):
     """A results folder cannot be read, written, or belongs to a different run."""
+
+
+class RankError(FrozenprobeError):
+    """A process of a run over several was lost, or did not come. Nobody's input is at fault: exit code 1.
+
+    Attributes:
+        rank: The one that was lost, or None.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message, rank)
+        self.rank = rank
+
+    def __str__(self) -> str:
+        return self.args[0]

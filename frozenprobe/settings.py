@@ -90,6 +90,9 @@ class FeatureSettings(Settings):
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
+    rank_timeout: float = Field(
+        600.0, gt=0, description="with several ranks: seconds without an answer after which one counts as lost"
+    )
     cache: bool = Field(True, description="keep features and reuse them")
     cache_dir: Path | None = Field(None, description="None: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
     cache_limit_gb: float = Field(20.0, gt=0, description="size at which the least recently used are dropped")

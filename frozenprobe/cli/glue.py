@@ -36,22 +36,25 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None and not arguments.dry_run:
         raise SettingsError("--out DIR is required: records are kept there, and an interrupted run goes on from there")
 
+    from frozenprobe import ranks
     from frozenprobe.engine.progress import default_reporter
     from frozenprobe.reports.console import print_run
     from frozenprobe.suites.glue import forecast, run_glue
 
     console = Console()
     if arguments.dry_run:
-        _print_forecast(forecast(settings), console)
+        if ranks.launched_rank() == 0:
+            _print_forecast(forecast(settings), console)
         return
     imported = time.perf_counter() - arguments.started
-    result = run_glue(
-        settings,
-        arguments.out,
-        overwrite=arguments.overwrite,
-        reporter=default_reporter(arguments.quiet),
-        import_seconds=imported,
-    )
+    with ranks.joined():
+        result = run_glue(
+            settings,
+            arguments.out,
+            overwrite=arguments.overwrite,
+            reporter=default_reporter(arguments.quiet),
+            import_seconds=imported,
+        )
     print_run(result, console)
 
 

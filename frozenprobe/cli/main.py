@@ -1,4 +1,8 @@
-"""The `frozenprobe` command. Exit codes: 0 done, 2 wrong input, 130 interrupted with everything finished kept."""
+"""The `frozenprobe` command.
+
+Exit codes: 0 done, 1 another rank was lost, 2 wrong input, 130 interrupted; in all of them what was finished is kept. Of several ranks,
+as `torchrun` starts them, only rank 0 prints.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 
-from frozenprobe.errors import FrozenprobeError
+from frozenprobe.errors import FrozenprobeError, RankError
+from frozenprobe.ranks import launched_count, launched_rank
 
 # Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
 COMMANDS = {
@@ -23,6 +29,20 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if launched_count() == 1:
+        raise SystemExit(_main(argv))
+    if launched_rank() == 0:
+        code = _main(argv)
+    else:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            code = _main(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that waits for a lost rank ends with the process and not before
+
+
+def _main(argv: list[str]) -> int:
+    """Runs a command; returns its exit code."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     parser = argparse.ArgumentParser(
@@ -36,16 +56,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name == chosen:
             import_module(f"frozenprobe.cli.{name}").add_arguments(command)
-    arguments = parser.parse_args(_join_negative_values(argv))
+    try:
+        arguments = parser.parse_args(_join_negative_values(argv))
+    except SystemExit as stop:  # argparse has printed help, or what is wrong
+        return int(stop.code or 0)
     if arguments.version:
         from importlib.metadata import version
 
         print(f"frozenprobe {version('frozenprobe')}")
-        raise SystemExit(0)
+        return 0
     if arguments.command is None:
         parser.print_help()
-        raise SystemExit(0)
-    raise SystemExit(_run(arguments))
+        return 0
+    return _run(arguments)
 
 
 def _join_negative_values(argv: Sequence[str]) -> list[str]:
@@ -67,8 +90,11 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.started = started
         module.run(arguments)
     except FrozenprobeError as error:
-        print(f"frozenprobe: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        # Where rank 0 is lost, nobody else says so.
+        speaks = launched_rank() == 1 and isinstance(error, RankError) and error.rank == 0
+        stream = sys.__stderr__ if speaks else sys.stderr
+        print(f"frozenprobe: {' '.join(str(error).split())}", file=stream)
+        return error.exit_code
     except KeyboardInterrupt:
         print("frozenprobe: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
         return 130

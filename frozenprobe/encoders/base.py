@@ -7,8 +7,8 @@ An encoder knows nothing of tasks, pooling or probes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -89,6 +89,20 @@ class Tokenized:
         """True for the rows that lost tokens."""
         return self.full_lengths > self.lengths
 
+    def take(self, rows: Int[np.ndarray, " m"]) -> Self:
+        """Some of the rows, in the order given; what a subclass adds for each row it takes along itself."""
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        source = np.repeat(self.offsets[rows] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
+        return replace(
+            self,
+            ids=self.ids[source],
+            offsets=np.concatenate([[0], ends]),
+            special=self.special[source],
+            types=None if self.types is None else self.types[source],
+            full_lengths=np.asarray(self.full_lengths)[rows],
+        )
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -145,4 +159,14 @@ class HasPrompts(Protocol):
 
     def prompt(self, role: Role) -> str:
         """The prefix for a role; may be empty."""
+        ...
+
+
+@runtime_checkable
+class RunsInStep(Protocol):
+    """An encoder whose weights may be sharded over ranks, so that all of them must run every forward pass together."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether they are."""
         ...

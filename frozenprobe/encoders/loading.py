@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
+from frozenprobe import ranks
 from frozenprobe.encoders.buffers import has_unsaved_tensors, repair_unsaved_tensors
 from frozenprobe.encoders.fingerprint import is_pooler
 from frozenprobe.encoders.lengths import resolve_max_length
@@ -84,11 +85,18 @@ def load_transformer(
 
 
 def resolve_device(wish: str) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+    """The device for `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; of several ranks on a machine each takes a GPU of its own.
 
     Raises:
         EncoderError: It is not there.
     """
+    place = ranks.local_rank()
+    if wish in ("auto", "cuda") and place and torch.cuda.is_available():
+        if place >= torch.cuda.device_count():
+            raise EncoderError(
+                f"there is no GPU for each rank: start {torch.cuda.device_count()} on this machine, or use --device cpu"
+            )
+        return torch.device("cuda", place)
     if wish == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.lengths import resolve_max_length
 from frozenprobe.encoders.transformer import Origin, TransformerEncoder, unwrap
@@ -52,10 +53,25 @@ class ModuleEncoder(TransformerEncoder):
         super().__init__(bare, tokenizer, Origin(name, "module", None, (*notes, *length_notes)), max_length=length)
 
     def fingerprint(self) -> str:
-        """Name and step where a step was given; otherwise a digest of the weights as they are now."""
+        """Name and step where a step was given; otherwise a digest of the weights as they are now.
+
+        Raises:
+            EncoderError: No step was given and the weights are sharded, so that no rank has them all.
+        """
         if self.step is not None:
             return f"{self.info.name} step {self.step}"
+        if self.in_step:
+            raise EncoderError(f"{self.info.name}: its weights are sharded over ranks; give the training step instead")
         return super().fingerprint()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether its weights are sharded over ranks (FSDP), which must then run every forward pass together."""
+        if ranks.count() == 1:
+            return False
+        from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # a second to import
+
+        return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in self.model.modules())
 
     @property
     def _cross_checks(self) -> bool:

@@ -17,6 +17,7 @@ from frozenprobe.features.cache import FeatureCache
 from frozenprobe.features.diagnostics import diagnose
 from frozenprobe.features.extract import extract
 from frozenprobe.features.pairs import siamese
+from frozenprobe.features.sharding import Team
 from frozenprobe.probes.base import Labelled
 from frozenprobe.probes.sweep import run_probes
 from frozenprobe.records.schema import Unit, UnitKey
@@ -62,8 +63,9 @@ def evaluate_task(
     probes: ProbeSettings,
     cache: FeatureCache | None,
     on_progress: OnProgress,
+    team: Team | None = None,
 ) -> tuple[Unit, dict[str, float]]:
-    """Encodes a task's rows once and probes every view of them.
+    """Encodes a task's rows once, on all ranks of the team if there is one, and probes every view of them.
 
     Returns:
         The finished unit, and its wall time in seconds by phase.
@@ -84,6 +86,7 @@ def evaluate_task(
             features,
             cache=cache,
             on_progress=lambda progress: on_progress("forward", progress.done, progress.total),
+            team=team,
         )
     except FeatureError as error:
         raise FeatureError(f"{title}: {error}") from error

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frozenprobe.encoders.base import Encoder
-from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
 from frozenprobe.engine.progress import Reporter, SilentReporter
+from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import PlannedUnit, run_units
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.sharding import Team
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore
@@ -65,6 +66,8 @@ def run_glue(
 ) -> Run:
     """Evaluates a checkpoint into a results folder; the same call resumes what was interrupted.
 
+    In a process group of several ranks every rank calls it: all of them encode, rank 0 writes, and each is given the run.
+
     Args:
         settings: What is measured.
         out: The run's folder.
@@ -75,16 +78,37 @@ def run_glue(
 
     Raises:
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
+        RankError: Another rank is lost.
     """
-    reporter = reporter or SilentReporter()
+    work = partial(
+        _evaluate,
+        settings,
+        out,
+        overwrite=overwrite,
+        reporter=reporter or SilentReporter(),
+        import_seconds=import_seconds,
+    )
+    return on_all_ranks(lambda: encoder or load_encoder(settings.encoder), work, timeout=settings.features.rank_timeout)
+
+
+def _evaluate(
+    settings: GlueSettings,
+    out: Path,
+    load: Callable[[], Encoder],
+    team: Team | None,
+    *,
+    overwrite: bool,
+    reporter: Reporter,
+    import_seconds: float,
+) -> Run:
+    """The work of `run_glue` that one process does, with other ranks encoding for it if there is a team."""
     with reporter:
         started = time.perf_counter()
         tasks = load_tasks(settings)
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
-        encoder = encoder or load_encoder(settings.encoder)
+        encoder = load()
         views = _views(settings, encoder)
-        check_padding(encoder)
         store = RunStore(out, _manifest(settings, encoder), overwrite=overwrite)
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
@@ -100,7 +124,9 @@ def run_glue(
 
         def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
             chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
-            unit, seconds = evaluate_task(encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress)
+            unit, seconds = evaluate_task(
+                encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress, team
+            )
             if unit.about["extraction"]["encoded"]:
                 store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
             return unit, seconds
