@@ -24,7 +24,7 @@ from frozenprobe.errors import RankError
 _IDLE = timedelta(days=20)
 """A follower waits so long for work: the leader may be reading data or fitting probes. A leader that dies is noticed at once."""
 
-_FAREWELL_SECONDS = 10.0
+_FAREWELL_SECONDS = 5.0
 _GOODBYE = b""
 
 
@@ -117,9 +117,7 @@ class Messages:
         self.peers = tuple(range(1, self.count)) if self.rank == 0 else (0,)
         self._timeout = timeout
         try:
-            # In a group whose timeout may be long one would wait that long for ranks that never come: meet in another first.
-            dist.destroy_process_group(dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
-            self._group: Any = dist.new_group(backend="gloo", timeout=_IDLE)
+            self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         except RuntimeError as error:
             raise RankError(
                 f"the {self.count} ranks did not all start the evaluation within {timeout:g} s ({_first_line(error)}); "
@@ -180,7 +178,8 @@ class Messages:
         try:
             peer, message = self._inbox.get(timeout=None if patient else self._timeout)
         except queue.Empty:
-            raise RankError(f"no other rank has answered for {self._timeout:g} s; {_KEPT}") from None
+            waited, self._timeout = self._timeout, min(self._timeout, _FAREWELL_SECONDS)
+            raise RankError(f"no other rank has answered for {waited:g} s; {_KEPT}") from None
         if isinstance(message, _Gone):
             raise self._loss(peer, message.reason)
         return peer, message
@@ -235,15 +234,20 @@ class Messages:
         import torch
         import torch.distributed as dist
 
+        def take(part: torch.Tensor) -> None:
+            receiving = dist.irecv(part, peer, group=self._group)
+            if receiving is not None:
+                receiving.wait(_IDLE)
+
         length = torch.zeros(1, dtype=torch.int64)
         try:
             while True:
-                dist.recv(length, peer, group=self._group)
+                take(length)
                 if not int(length):
                     self._inbox.put((peer, _Gone("it left", said_goodbye=True)))
                     return
                 packed = torch.empty(int(length), dtype=torch.uint8)
-                dist.recv(packed, peer, group=self._group)
+                take(packed)
                 self._inbox.put((peer, pickle.loads(packed.numpy())))
         except Exception as error:  # whatever it is, nothing more will be read from this peer
             self._lost.setdefault(peer, _reason(error))
