@@ -30,6 +30,7 @@ Value = TypeVar("Value")
 CommaSeparated = Annotated[tuple[Value, ...], BeforeValidator(_split_commas)]
 Checked = TypeVar("Checked", bound=BaseModel)
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
 
 
 def _as_layers(value: object) -> object:
@@ -146,12 +147,29 @@ class ProbeSettings(Settings):
         return tuple(sorted(set(value)))
 
 
+class FinetuneSettings(Settings):
+    """Full finetuning, for comparison; None: what the standard recipe for so many train rows says (suites/finetune.py)."""
+
+    learning_rate: float | None = Field(None, gt=0, description="peak; None: 2e-5")
+    epochs: int | None = Field(None, ge=1, description="None: 10 below 10,000 train rows, else 3")
+    batch_size: int | None = Field(None, ge=1, description="rows; None: 16 below 10,000 train rows, else 32")
+    warmup: float | None = Field(
+        None, ge=0, le=1, description="share of the steps; None: 0.06 below 10,000 train rows, else 0.1"
+    )
+    weight_decay: float | None = Field(None, ge=0, description="None: 0.1 below 10,000 train rows, else 0.01")
+    dropout: float = Field(0.1, ge=0, lt=1, description="before the classifier")
+    seeds: CommaSeparated[Seed] = Field((0, 1, 2), min_length=1, description="one training each; scores are means")
+    max_train: Count | Literal["all"] = Field("all", description="train rows used at most, or all")
+
+
 class GlueSettings(Settings):
     """One evaluation: an encoder, the features taken from it, the probes fitted on them, the tasks they are scored on."""
 
     encoder: EncoderSettings
     features: FeatureSettings = FeatureSettings()
     probes: ProbeSettings = ProbeSettings()
+    finetune: FinetuneSettings = FinetuneSettings()
+    unfrozen: bool = Field(False, description="full finetuning instead of frozen probes, for comparison")
     suite: Literal["glue", "builtin"] = Field(
         "glue", description="the benchmark, or the small suite that needs no data"
     )
@@ -162,6 +180,12 @@ class GlueSettings(Settings):
     )
     data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
     data_revision: str | None = Field(None, description="hub revision of the data set")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GlueSettings:
+        if self.unfrozen and self.pair_form != "joint":
+            raise ValueError("--unfrozen reads a pair as one sequence: it goes with --pair-form joint")
+        return self
 
     @property
     def pair_forms(self) -> tuple[PairForm, ...]:

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import Checked, parse
 
-PREFIXED = ("ridge", "knn")  # sections whose fields would be unclear without the section's name
+PREFIXED = ("ridge", "knn", "finetune")  # sections whose fields would be unclear without the section's name
 
 
 def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Layer = int | Literal["last"]
 Role = Literal["query", "document"]
@@ -169,4 +170,16 @@ class RunsInStep(Protocol):
     @property
     def in_step(self) -> bool:
         """Whether they are."""
+        ...
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """An encoder whose weights can be finetuned."""
+
+    def trainable(self) -> nn.Module:
+        """A copy of the model in float32 with gradients: `copy(ids, mask, types)` gives the last hidden states `[b, t, d]`.
+
+        The arguments are the fields of a `Batch`. The encoder itself stays as it is.
+        """
         ...

@@ -117,6 +117,10 @@ class SentenceEncoder:
         own = json.dumps([self._prompts, self._default_prompt], sort_keys=True)
         return digest(self._transformer.fingerprint(), weights_digest(self._tail), self._description, own)
 
+    def trainable(self) -> nn.Module:
+        """A copy of the transformer to be finetuned; see `Trainable`."""
+        return self._transformer.trainable()
+
     def _prompt(self, role: Role) -> str:
         return next((self._prompts[name] for name in _PROMPT_NAMES[role] if name in self._prompts), "")
 

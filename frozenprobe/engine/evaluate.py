@@ -6,6 +6,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +28,10 @@ from frozenprobe.tasks.base import Split, TaskData, TaskSpec
 HEADLINE_VIEW = View("last", "mean")
 
 
-def unit_key(data: TaskData, pair_form: str) -> UnitKey:
+def unit_key(data: TaskData, pair_form: str, training: str = "frozen") -> UnitKey:
     """The unit of a task; a subset of the published data is never filed under the task's own name."""
     name = data.spec.name + ("-subset" if data.subset else "")
-    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single")
+    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single", training)
 
 
 def unit_title(data: TaskData) -> str:
@@ -52,6 +53,21 @@ def inputs_of(split: Split, pair_form: str) -> list[Inputs]:
     if split.pairs is None or pair_form == "joint":
         return [Inputs(split.texts, split.pairs)]
     return [Inputs(split.texts), Inputs(split.pairs)]
+
+
+def facts_of(data: TaskData, splits: Sequence[Split]) -> dict[str, Any]:
+    """What a unit says of its data; `splits` are the rows in use, train first."""
+    return {
+        "target": data.spec.target,
+        "classes": list(data.spec.classes),
+        "metrics": list(data.spec.metrics),
+        "source": data.source,
+        "revision": data.revision,
+        "subset": data.subset,
+        "train_rows": len(splits[0]),
+        "train_rows_available": len(data.train),
+        "digests": {split.name: _digest(split) for split in splits},
+    }
 
 
 def evaluate_task(
@@ -103,15 +119,7 @@ def evaluate_task(
         unit_key(data, pair_form),
         title,
         {
-            "target": spec.target,
-            "classes": list(spec.classes),
-            "metrics": list(spec.metrics),
-            "source": data.source,
-            "revision": data.revision,
-            "subset": data.subset,
-            "train_rows": len(splits[0]),
-            "train_rows_available": len(data.train),
-            "digests": {split.name: _digest(split) for split in splits},
+            **facts_of(data, splits),
             "extraction": {name: value for name, value in report.as_dict().items() if name != "seconds"},
             "diagnostics": {},
         },
@@ -137,7 +145,7 @@ def evaluate_task(
                 metrics=spec.metrics,
                 settings=probes,
                 device=encoder.info.device if encoder.info.device.startswith("cuda") else "cpu",  # float64 is needed
-                seed=_task_seed(probes.seed, spec),
+                seed=task_seed(probes.seed, spec),
             )
         except ProbeError as error:
             raise ProbeError(f"{title}, {view}: {error}") from error
@@ -154,7 +162,7 @@ def _features(parts: Sequence[Features], view: View) -> np.ndarray:
     return vectors[0] if len(vectors) == 1 else siamese(*vectors)
 
 
-def _task_seed(seed: int, spec: TaskSpec) -> int:
+def task_seed(seed: int, spec: TaskSpec) -> int:
     """A seed of a task's own, so that tasks are independent and a task does not depend on its neighbours."""
     return zlib.crc32(f"{seed}/{spec.suite}/{spec.name}".encode())
 

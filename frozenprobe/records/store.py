@@ -77,7 +77,7 @@ class RunStore:
             raise RecordError(f"{folder} is a file; --out needs a folder")
         if path.exists() and not overwrite:
             old = read_manifest(folder)
-            different = _differences(old.get("identity", {}), manifest["identity"])
+            different = differences(old.get("identity", {}), manifest["identity"])
             if different:
                 raise RecordError(f"{folder} holds a different run ({different}); choose another --out or --overwrite")
             self.manifest = old
@@ -184,7 +184,7 @@ def _is_foreign(entry: Path) -> bool:
     return not (entry.name.startswith(".writing-") or entry.name in ("units", "timings.jsonl"))
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     """The first few settings in which two runs differ, in words."""
     old_flat, new_flat = _flatten(old), _flatten(new)
     names = [name for name in sorted(old_flat | new_flat) if old_flat.get(name) != new_flat.get(name)]

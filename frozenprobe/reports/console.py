@@ -16,9 +16,12 @@ def print_run(run: Run, console: Console) -> None:
     """Prints the headline table of a run, its layers where there are several, its wall time and its warnings."""
     _print_headline(run, console)
     _print_views(run, console)
-    for unit in run.units:
-        if unit.about["subset"]:
-            console.print(f"{unit.title}: {unit.about['subset']}; not a {unit.key.suite} score", style="yellow")
+    for line in dict.fromkeys(
+        f"{unit.title}: {unit.about['subset']}; not a {unit.key.suite} score"
+        for unit in run.units
+        if unit.about["subset"]
+    ):
+        console.print(line, style="yellow")
     for name in run.damaged:
         console.print(f"{name} is damaged and left out", style="yellow")
     seconds = run.seconds()
@@ -32,11 +35,23 @@ def _print_headline(run: Run, console: Console) -> None:
     encoder = run.manifest["encoder"]
     several_forms = len({row.pair_form for row in rows}) > 1
     wide = console.width >= 26 + 11 * (len(columns) + 1)
+    trainings = {unit.key.training for unit in run.units}
+    caption = f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens"
+    if trainings != {"finetuned"}:
+        caption += (
+            f", at most {run.manifest['settings']['probes']['max_train']} train rows; "
+            "honest: chosen inside train; paper: best on the reported split, so optimistic"
+        )
+    if "finetuned" in trainings:
+        seeds = {len(unit.about["finetune"]["seeds"]) for unit in run.units if unit.key.training == "finetuned"}
+        caption += (
+            f"; finetuned: every weight trained, mean over {' or '.join(map(str, sorted(seeds)))} seeds, and the best "
+            "epoch is the best on the reported split"
+        )
     table = Table(
-        title=f"{run.name} on {suites}, frozen: last layer, mean over tokens",
-        caption=f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
-        f"at most {run.manifest['settings']['probes']['max_train']} train rows; "
-        "honest: chosen inside train; paper: best on the reported split, so optimistic",
+        title=f"{run.name} on {suites}, {' and '.join(sorted(trainings, reverse=True)) or 'frozen'}: "
+        "last layer, mean over tokens",
+        caption=caption,
         title_justify="left",
         caption_justify="left",
     )
@@ -93,6 +108,6 @@ def _cell(cell: Cell | None, on_one_line: bool) -> Text:
 
 def _times(seconds: dict[str, float]) -> str:
     """Wall time by phase, in the order in which it is spent."""
-    order = ("import", "data", "load", "tokenize", "forward", "cache", "probe")
+    order = ("import", "data", "load", "tokenize", "forward", "cache", "probe", "train")
     parts = [f"{phase} {seconds[phase]:.1f} s" for phase in order if seconds.get(phase, 0) >= 0.05]
     return f"wall time: {', '.join(parts)}"

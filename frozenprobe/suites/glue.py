@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.ranks import on_all_ranks
-from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
+from frozenprobe.errors import SettingsError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
@@ -27,9 +29,10 @@ from frozenprobe.features.pooling import ViewPooler
 from frozenprobe.features.sharding import Team
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
+from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore
 from frozenprobe.reports.csv import write_csv
-from frozenprobe.settings import GlueSettings, parse
+from frozenprobe.settings import FeatureSettings, GlueSettings, parse
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve
@@ -80,6 +83,8 @@ def run_glue(
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
         RankError: Another rank is lost.
     """
+    if settings.unfrozen and ranks.count() > 1:
+        raise SettingsError("--unfrozen trains in one process: start it without torchrun")
     work = partial(
         _evaluate,
         settings,
@@ -122,23 +127,54 @@ def _evaluate(
             root = features.cache_dir or default_cache_dir()
             cache = FeatureCache(root, int(features.cache_limit_gb * 1e9))
 
-        def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
-            chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
-            unit, seconds = evaluate_task(
-                encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress, team
-            )
-            if unit.about["extraction"]["encoded"]:
-                store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
-            return unit, seconds
-
-        units = [
-            PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
-            for data, form in _units(tasks, settings)
-        ]
+        if settings.unfrozen:
+            units = _finetunings(tasks, encoder, settings, store)
+        else:
+            units = _probings(tasks, encoder, views, settings, features, cache, store, team)
         run_units(units, store, reporter)
         run = read_run(out)
         write_csv(run, out)
     return run
+
+
+def _probings(
+    tasks: Sequence[TaskData],
+    encoder: Encoder,
+    views: Sequence[View],
+    settings: GlueSettings,
+    features: FeatureSettings,
+    cache: FeatureCache | None,
+    store: RunStore,
+    team: Team | None,
+) -> list[PlannedUnit]:
+    """One unit for each task and pair form, on frozen features."""
+
+    def compute(data: TaskData, pair_form: str, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
+        budget = store.manifest.get("tokens_per_batch") or features.tokens_per_batch
+        chosen = features.model_copy(update={"tokens_per_batch": budget})
+        unit, seconds = evaluate_task(
+            encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress, team
+        )
+        if unit.about["extraction"]["encoded"]:
+            store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
+        return unit, seconds
+
+    return [
+        PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
+        for data, form in _units(tasks, settings)
+    ]
+
+
+def _finetunings(
+    tasks: Sequence[TaskData], encoder: Encoder, settings: GlueSettings, store: RunStore
+) -> list[PlannedUnit]:
+    """One unit for each task, every weight trained."""
+    from frozenprobe.suites.finetune import check_finished, finetune_task, starting_point
+
+    check_finished(store, settings.finetune)
+    start = starting_point(encoder, settings.encoder)
+    keys = [(data, unit_key(data, "joint", "finetuned")) for data in tasks]
+    return [PlannedUnit(key, str(key), partial(finetune_task, start, data, settings)) for data, key in keys]
 
 
 def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_rows: int = 512) -> list[Forecast]:
