@@ -1,6 +1,6 @@
 """The exceptions that frozenprobe raises on purpose.
 
-Every one of them carries one line that says what to do. All but `RankError` are the fault of the input and make the command
+Every one of them carries one line that says what to do. All but those of other ranks are the fault of the input and make the command
 line exit with code 2. Anything else that escapes is a bug in frozenprobe.
 """
 
@@ -54,3 +54,9 @@ class RankError(FrozenprobeError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+class OtherRankError(FrozenprobeError):
+    """Rank 0 has failed, and says itself how; this is what the others raise."""
+
+    exit_code = 1

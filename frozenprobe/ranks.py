@@ -12,14 +12,16 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from frozenprobe.errors import RankError
+from frozenprobe.errors import FrozenprobeError, RankError
+
+Value = TypeVar("Value")
 
 _IDLE = timedelta(days=20)
 """A follower waits so long for work: the leader may be reading data or fitting probes. A leader that dies is noticed at once."""
@@ -49,6 +51,28 @@ def count() -> int:
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def from_first(compute: Callable[[], Value]) -> Value:
+    """What rank 0 computes, on every rank, all of which call it.
+
+    Raises:
+        FrozenprobeError: What `compute` raised, on every rank.
+    """
+    if count() == 1:
+        return compute()
+    import torch.distributed as dist
+
+    found: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            found[0] = compute()
+        except FrozenprobeError as error:
+            found[1] = error
+    dist.broadcast_object_list(found, src=0)
+    if found[1] is not None:
+        raise found[1]
+    return found[0]
 
 
 @contextmanager

@@ -193,6 +193,37 @@ class GlueSettings(Settings):
         return ("joint", "siamese") if self.pair_form == "both" else (self.pair_form,)
 
 
+class SlurmSettings(Settings):
+    """What each job of a sweep asks of SLURM."""
+
+    partition: str | None = Field(None, description="None: the cluster's default")
+    account: str | None = Field(None, description="None: your default")
+    gpus: int = Field(1, ge=0, description="GPUs of a job, all of which its evaluation uses; 0: a CPU job")
+    cpus: int = Field(8, ge=1, description="cores of a job, shared by its ranks")
+    memory_gb: int = Field(64, ge=1, description="memory of a job")
+    minutes: int = Field(120, ge=1, description="time limit of a job")
+    parallel: int = Field(16, ge=1, description="jobs that run at the same time at most")
+
+
+class SweepSettings(GlueSettings):
+    """The same evaluation of many checkpoints."""
+
+    ckpts: CommaSeparated[str] = Field(
+        min_length=1,
+        description="checkpoints: patterns such as 'runs/*/step-*', a scheme (crossbert:) in front if needed",
+    )
+    launcher: Literal["local", "slurm", "submitit-local"] = Field(
+        "local", description="one after the other in this process, a SLURM job each, or a submitit process each"
+    )
+    slurm: SlurmSettings = SlurmSettings()
+
+    def of(self, ckpt: str, name: str) -> GlueSettings:
+        """The evaluation of one checkpoint."""
+        shared = {field: getattr(self, field) for field in GlueSettings.model_fields}
+        encoder = self.encoder.model_copy(update={"ckpt": ckpt, "name": name})
+        return GlueSettings.model_validate({**shared, "encoder": encoder})
+
+
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:
     """Validates plain values into settings.
 

@@ -21,6 +21,7 @@ from frozenprobe.ranks import launched_count, launched_rank
 # Each command is a module of this folder with `add_arguments(parser)` and `run(arguments)`; only the one in use is imported.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "sweep": "the same evaluation of many checkpoints, here or on a SLURM cluster",
     "show": "print finished runs again, from their records",
     "cache": "show or prune the feature cache",
 }

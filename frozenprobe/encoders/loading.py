@@ -92,11 +92,10 @@ def resolve_device(wish: str) -> torch.device:
     """
     place = ranks.local_rank()
     if wish in ("auto", "cuda") and place and torch.cuda.is_available():
-        if place >= torch.cuda.device_count():
-            raise EncoderError(
-                f"there is no GPU for each rank: start {torch.cuda.device_count()} on this machine, or use --device cpu"
-            )
-        return torch.device("cuda", place)
+        gpus = torch.cuda.device_count()
+        if place >= gpus > 1:
+            raise EncoderError(f"there is no GPU for each rank: start {gpus} on this machine, or use --device cpu")
+        return torch.device("cuda", place if gpus > 1 else 0)  # a launcher may show each rank its own GPU only
     if wish == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

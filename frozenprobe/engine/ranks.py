@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder, RunsInStep
 from frozenprobe.encoders.contract import check_padding
-from frozenprobe.errors import EncoderError, FrozenprobeError, RankError
+from frozenprobe.errors import EncoderError, FrozenprobeError, OtherRankError, RankError
 from frozenprobe.features.sharding import Team, Work, as_own, do, portable
 from frozenprobe.ranks import Messages
 
@@ -80,7 +80,7 @@ def _lead(load: Load, work: Callable[[Load, Team | None], Result], messages: Mes
     try:
         result = work(load_everywhere, team)
     except BaseException as error:
-        told: BaseException = RankError(f"rank 0 failed: {type(error).__name__}: {error}")
+        told: BaseException = OtherRankError(f"rank 0 failed: {type(error).__name__}: {error}")
         if isinstance(error, FrozenprobeError | KeyboardInterrupt):
             told = error
         lost = messages.find_lost() if isinstance(error, KeyboardInterrupt) else None

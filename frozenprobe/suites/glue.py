@@ -63,6 +63,7 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
+    tasks: Callable[[], Sequence[TaskData]] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
@@ -75,6 +76,7 @@ def run_glue(
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        tasks: Gives the rows of the tasks that settings name; None: they are read.
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
@@ -89,6 +91,7 @@ def run_glue(
         _evaluate,
         settings,
         out,
+        tasks or partial(load_tasks, settings),
         overwrite=overwrite,
         reporter=reporter or SilentReporter(),
         import_seconds=import_seconds,
@@ -99,6 +102,7 @@ def run_glue(
 def _evaluate(
     settings: GlueSettings,
     out: Path,
+    read_tasks: Callable[[], Sequence[TaskData]],
     load: Callable[[], Encoder],
     team: Team | None,
     *,
@@ -109,7 +113,7 @@ def _evaluate(
     """The work of `run_glue` that one process does, with other ranks encoding for it if there is a team."""
     with reporter:
         started = time.perf_counter()
-        tasks = load_tasks(settings)
+        tasks = read_tasks()
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
         encoder = load()

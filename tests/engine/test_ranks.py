@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from frozenprobe.encoders.module import ModuleEncoder
-from frozenprobe.errors import EncoderError, FeatureError, RankError, SettingsError
+from frozenprobe.errors import EncoderError, FeatureError, OtherRankError, RankError, SettingsError
 from frozenprobe.features.base import Inputs
 from frozenprobe.features.extract import extract
 from frozenprobe.features.sharding import deal
@@ -164,7 +164,7 @@ def test_a_bug_on_another_rank_is_no_wrong_input(checked):
     assert type(leader) is RuntimeError
     assert "rank 1" in str(leader)
     assert "ValueError: a bug" in str(leader)
-    assert isinstance(follower, RankError)
+    assert isinstance(follower, OtherRankError)
 
 
 def test_ranks_with_different_weights_are_refused(checked):
