@@ -35,6 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
     settings = read_options(arguments, GlueSettings)
     if arguments.out is None and not arguments.dry_run:
         raise SettingsError("--out DIR is required: records are kept there, and an interrupted run goes on from there")
+    if arguments.dry_run and settings.unfrozen:
+        raise SettingsError("--dry-run estimates forward passes, not trainings; leave out --unfrozen")
 
     from frozenprobe import ranks
     from frozenprobe.engine.progress import default_reporter

@@ -161,6 +161,13 @@ def sharded(folder, tiny):
     return _scores(fully_shard(model), tokenizer)
 
 
+def sharded_the_older_way(folder, tiny):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model, tokenizer = _model(tiny)
+    return _scores(FullyShardedDataParallel(model, device_id=torch.device("cpu")), tokenizer)
+
+
 def sharded_without_step(folder, tiny):
     from torch.distributed.fsdp import fully_shard
 
@@ -196,6 +203,7 @@ CHECKS = (
     wrong_input,
     replicated,
     sharded,
+    sharded_the_older_way,
     sharded_without_step,
     silent,
 )
@@ -204,7 +212,7 @@ CHECKS = (
 def main():
     folder, tiny = Path(sys.argv[1]), sys.argv[2]
     rank = int(os.environ["RANK"])
-    found = {}
+    found = {"alone": _scores(*_model(Path(tiny)))}  # one process, with as many threads as a rank
     with joined(60):
         for check in CHECKS:
             started = time.perf_counter()
