@@ -60,5 +60,5 @@ def run(arguments: argparse.Namespace) -> None:
         )
     print_sweep(sweep.runs, sweep.failed, Console())
     if sweep.failed:
-        names = ", ".join(sweep.failed)
-        raise EncoderError(f"{len(sweep.failed)} checkpoints failed ({names}); the others are kept")
+        of_all = f"{len(sweep.failed)} of {len(sweep.failed) + len(sweep.runs)} checkpoints"
+        raise EncoderError(f"{of_all} failed ({', '.join(sweep.failed)}); the others are kept")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from frozenprobe.encoders.loading import resolve_device
 from frozenprobe.errors import EncoderError, FeatureError, OtherRankError, RankError, SettingsError
 from frozenprobe.features.base import Inputs
 from frozenprobe.features.extract import extract
@@ -198,7 +200,49 @@ def test_a_silent_rank_ends_the_run_after_the_stated_time(checked):
     leader, _ = checked["silent"]
     assert isinstance(leader, RankError)
     assert "no other rank has answered for 2 s" in str(leader)
-    assert checked["silent_seconds"][0] < 20
+    assert checked["silent: seconds"][0] < 20
+
+
+def test_a_rank_that_does_not_take_part_is_waited_for_no_longer_than_stated(checked):
+    leader, _ = checked["absent"]
+    assert isinstance(leader, RankError)
+    assert "did not all start the evaluation within 1 s" in str(leader)
+    assert "on every rank" in str(leader)
+
+
+@pytest.mark.parametrize(
+    ("wish", "gpus", "place", "device"),
+    [
+        ("auto", 4, 2, "cuda:2"),
+        ("cuda", 4, 0, "cuda"),
+        ("cuda:1", 4, 2, "cuda:1"),
+        ("cpu", 4, 2, "cpu"),
+        ("auto", 1, 2, "cuda:0"),
+    ],
+)
+def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, wish, gpus, place, device):
+    for name, value in {**environment(place, 1), "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert resolve_device(wish) == torch.device(device)
+    if gpus > 1:
+        monkeypatch.setenv("LOCAL_RANK", "5")
+        if wish in ("auto", "cuda"):
+            with pytest.raises(EncoderError, match="start 4 on this machine"):
+                resolve_device(wish)
+
+
+def test_rows_are_taken_along_with_all_that_belongs_to_them():
+    tokens = Fake().tokenize(["a b c", "d", "e f"], ["x", "y z", "u"])
+    some = tokens.take(np.array([2, 0]))
+    for position, row in enumerate((2, 0)):
+        start, end = some.offsets[position], some.offsets[position + 1]
+        original = slice(tokens.offsets[row], tokens.offsets[row + 1])
+        for name in ("ids", "types", "special"):
+            np.testing.assert_array_equal(getattr(some, name)[start:end], getattr(tokens, name)[original])
+    assert some.full_lengths.tolist() == [tokens.full_lengths[2], tokens.full_lengths[0]]
+    assert len(tokens.take(np.array([], dtype=int))) == 0
 
 
 def test_batches_are_dealt_by_tokens():
@@ -243,6 +287,16 @@ def test_wrong_input_is_one_line_once_and_exit_2(tiny_bert, tmp_path):
     assert errors[0].count("\n") == 1
     assert "unknown task 'colla'" in errors[0]
     assert errors[1] == ""
+
+
+@pytest.mark.gpu
+def test_two_ranks_on_a_gpu_give_the_scores_of_one(tiny_bert, tmp_path):
+    options = ["glue", *GLUE, "--tokens-per-batch", "4096", "--ckpt", tiny_bert, "--device", "cuda:0"]
+    codes, errors = finish(start_two("frozenprobe", *options, "--out", tmp_path / "two"))
+    assert codes == [0, 0], errors
+    command = [sys.executable, "-m", "frozenprobe", *map(str, options), "--out", str(tmp_path / "one")]
+    subprocess.run(command, env=environment(), check=True, timeout=120)
+    assert record(tmp_path / "one") == record(tmp_path / "two")
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
