@@ -101,8 +101,7 @@ def joined(timeout: float = 300.0) -> Generator[None]:
             f"({_first_line(error)}); unset both to run alone"
         ) from None
     previous = signal.getsignal(signal.SIGTERM)
-    if dist.get_rank() == 0:  # the launcher says so when another rank has died; what was finished is kept
-        signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)  # what a launcher sends to the others when one rank has died
     try:
         yield
     finally:

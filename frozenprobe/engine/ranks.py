@@ -58,7 +58,13 @@ def on_all_ranks(load: Load, work: Callable[[Load, Team | None], Result], *, tim
     if ranks.count() == 1:
         return work(lambda: _checked(load), None)
     with Messages(timeout) as messages:
-        return _lead(load, work, messages) if messages.rank == 0 else _follow(load, messages)
+        try:
+            return _lead(load, work, messages) if messages.rank == 0 else _follow(load, messages)
+        except KeyboardInterrupt:
+            lost = messages.find_lost()
+            if lost is None:
+                raise
+            raise lost from None  # the launcher interrupts the others when one has died
 
 
 def _lead(load: Load, work: Callable[[Load, Team | None], Result], messages: Messages) -> Result:
@@ -83,10 +89,7 @@ def _lead(load: Load, work: Callable[[Load, Team | None], Result], messages: Mes
         told: BaseException = OtherRankError(f"rank 0 failed: {type(error).__name__}: {error}")
         if isinstance(error, FrozenprobeError | KeyboardInterrupt):
             told = error
-        lost = messages.find_lost() if isinstance(error, KeyboardInterrupt) else None
-        _tell(messages, _Ended(error=lost or told))
-        if lost is not None:  # the launcher interrupts the others when one has died
-            raise lost from None
+        _tell(messages, _Ended(error=told))
         raise
     messages.broadcast(_Ended(result))
     return result

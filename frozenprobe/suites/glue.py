@@ -63,7 +63,7 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
-    tasks: Callable[[], Sequence[TaskData]] | None = None,
+    tasks: Sequence[TaskData] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
@@ -76,7 +76,7 @@ def run_glue(
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
-        tasks: Gives the rows of the tasks that settings name; None: they are read.
+        tasks: The tasks of the same settings, read before (`load_tasks`); only rank 0 needs them.
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
@@ -91,7 +91,7 @@ def run_glue(
         _evaluate,
         settings,
         out,
-        tasks or partial(load_tasks, settings),
+        tasks,
         overwrite=overwrite,
         reporter=reporter or SilentReporter(),
         import_seconds=import_seconds,
@@ -102,7 +102,7 @@ def run_glue(
 def _evaluate(
     settings: GlueSettings,
     out: Path,
-    read_tasks: Callable[[], Sequence[TaskData]],
+    tasks: Sequence[TaskData] | None,
     load: Callable[[], Encoder],
     team: Team | None,
     *,
@@ -113,7 +113,7 @@ def _evaluate(
     """The work of `run_glue` that one process does, with other ranks encoding for it if there is a team."""
     with reporter:
         started = time.perf_counter()
-        tasks = read_tasks()
+        tasks = load_tasks(settings) if tasks is None else tasks
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
         encoder = load()

@@ -9,7 +9,7 @@ import glob
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from frozenprobe import ranks
@@ -20,6 +20,7 @@ from frozenprobe.records.reading import Run, read_run
 from frozenprobe.reports.sweep import write_sweep
 from frozenprobe.settings import GlueSettings, SweepSettings
 from frozenprobe.suites.glue import load_tasks, run_glue
+from frozenprobe.tasks.base import TaskData
 
 JOBS = "jobs"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*:")
@@ -110,6 +111,7 @@ def run_sweep(
     if settings.launcher == "local":
         outcomes = _one_by_one(settings, checkpoints, out, overwrite, reporter, on_checkpoint)
     else:
+        load_tasks(settings)  # data at fault is found before anything is submitted
         jobs = {
             checkpoint.name: partial(
                 evaluate_checkpoint,
@@ -135,7 +137,7 @@ def evaluate_checkpoint(
     settings: GlueSettings,
     out: Path,
     overwrite: bool,
-    tasks: Callable[[], Sequence] | None = None,
+    tasks: Sequence[TaskData] | None = None,
     reporter: Callable[[], Reporter] = PlainReporter,
 ) -> str | None:
     """Evaluates one checkpoint; gives None, or in one line why it has no scores.
@@ -163,7 +165,8 @@ def _one_by_one(
     reporter: Callable[[], Reporter],
     on_checkpoint: Callable[[str], None],
 ) -> Iterator[tuple[str, str | None]]:
-    tasks = cache(lambda: load_tasks(settings))
+    tasks: list[TaskData] = []
+    ranks.from_first(lambda: tasks.extend(load_tasks(settings)))  # data at fault is found on every rank
     for number, checkpoint in enumerate(checkpoints, 1):
         on_checkpoint(f"[{number}/{len(checkpoints)}] {checkpoint.name}")
         one = settings.of(checkpoint.ckpt, checkpoint.name)

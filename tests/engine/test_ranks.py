@@ -316,6 +316,21 @@ def test_a_killed_rank_is_one_line_and_the_finished_units_stay(tiny_bert, tmp_pa
     assert 1 <= len(read_run(out).units) < 5
 
 
+def test_a_launcher_that_ends_all_ranks_is_an_interruption(tiny_bert, tmp_path):
+    out = tmp_path / "run"
+    options = ["--ckpt", tiny_bert, "--out", out, "--quiet", "--tokens-per-batch", "256"]
+    processes = start_two("frozenprobe", "glue", *GLUE, *options)
+    while not list(out.glob("units/*.parquet")):
+        assert processes[0].poll() is None, processes[0].communicate()
+        time.sleep(0.02)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    codes, errors = finish(processes, 30)
+    assert codes == [130, 130]
+    assert errors[0] == "frozenprobe: interrupted; what was finished is kept, the same command goes on\n"
+    assert errors[1] == ""
+
+
 def test_ranks_that_never_come_are_waited_for_no_longer_than_stated(monkeypatch):
     from frozenprobe.ranks import joined
 
