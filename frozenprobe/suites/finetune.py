@@ -8,29 +8,20 @@ chooses nothing; `paper` is the best epoch on the reported split. Both are means
 from __future__ import annotations
 
 import importlib.util
-import math
-import random
-import tempfile
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 import transformers
 from jaxtyping import Float, Int, Shaped
-from torch import nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from frozenprobe.encoders.base import Encoder, Tokenized, Trainable
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.evaluate import HEADLINE_VIEW, facts_of, inputs_of, task_seed, train_rows, unit_key, unit_title
 from frozenprobe.engine.run import OnProgress
 from frozenprobe.errors import EncoderError, ProbeError, RecordError
-from frozenprobe.features.batching import FALLBACK_BUDGET, cut
-from frozenprobe.features.pooling import mean
 from frozenprobe.metrics import Metric, metrics_of
 from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.probes.selection import best, best_of_each
@@ -38,31 +29,10 @@ from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, differences, read_units
 from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings, ProbeSettings
 from frozenprobe.statistics.bootstrap import Bootstrap, interval
-from frozenprobe.tasks.base import Split, TaskData, TaskSpec
+from frozenprobe.suites.trainer import MAX_NORM, Recipe, Training
+from frozenprobe.tasks.base import Split, TaskData
 
 _FEW_ROWS = 10_000
-_MAX_NORM = 1.0
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one task is finetuned.
-
-    Attributes:
-        learning_rate: Its peak.
-        epochs: Passes over the train rows.
-        batch_size: Rows in a step.
-        warmup: Share of the steps in which the learning rate rises.
-        weight_decay: Of AdamW.
-        dropout: Before the head; inside the encoder it is what its config says.
-    """
-
-    learning_rate: float
-    epochs: int
-    batch_size: int
-    warmup: float
-    weight_decay: float
-    dropout: float
 
 
 def recipe_for(rows: int, settings: FinetuneSettings) -> Recipe:
@@ -140,7 +110,7 @@ def finetune_task(
     answers: list[list[Shaped[np.ndarray, "epochs m"]]] = []
     for number, seed in enumerate(seeds):
         try:
-            training = _Training(encoder, data.spec, recipe, settings.encoder.dtype, seed)
+            training = Training(encoder, data.spec, recipe, settings.encoder.dtype, seed)
             answers.append(
                 training.run(
                     tokens,
@@ -156,12 +126,12 @@ def finetune_task(
             "settings": settings.finetune.model_dump(mode="json"),
             "recipe": vars(recipe),
             "seeds": list(seeds),
-            "optimiser": f"AdamW, linear decay, gradient norm at most {_MAX_NORM:g}",
+            "optimiser": f"AdamW, linear decay, gradient norm at most {MAX_NORM:g}",
             "precision": settings.encoder.dtype,
             "transformers": transformers.__version__,
         },
         "diagnostics": {},
-        "warnings": [],
+        "warnings": _truncation(tokens, encoder.info.max_length),
     }
     unit = Unit(unit_key(data, "joint", "finetuned"), unit_title(data), about)
     for split in data.evaluations:
@@ -171,147 +141,6 @@ def finetune_task(
     return unit, {"train": time.perf_counter() - started}
 
 
-class Finetuned(nn.Module):
-    """The encoder's model with a linear head on the mean over all tokens of its last layer."""
-
-    def __init__(self, model: nn.Module, width: int, outputs: int, dropout: float) -> None:
-        super().__init__()
-        self.model = model
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(width, outputs)
-        nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(
-        self,
-        ids: Int[torch.Tensor, "b t"],
-        mask: torch.Tensor,
-        types: Int[torch.Tensor, "b t"] | None = None,
-        labels: Shaped[torch.Tensor, " b"] | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """Outputs `[b, classes]`, or `[b, 1]` for values; with labels also the cross entropy, or the squared error."""
-        outputs = self.head(self.dropout(mean(self.model(ids, mask, types), mask)))
-        if labels is None:
-            return {"outputs": outputs}
-        if labels.is_floating_point():
-            return {"loss": nn.functional.mse_loss(outputs[:, 0].float(), labels), "outputs": outputs}
-        return {"loss": nn.functional.cross_entropy(outputs.float(), labels), "outputs": outputs}
-
-
-class _Training(TrainerCallback):
-    """One training, which answers the evaluation splits after every epoch."""
-
-    def __init__(self, encoder: Encoder, spec: TaskSpec, recipe: Recipe, dtype: str, seed: int) -> None:
-        self._encoder = encoder
-        self._outputs = len(spec.classes) or 1
-        self._classifies = spec.target == "classification"
-        self._recipe, self._dtype, self._seed = recipe, dtype, seed
-
-    def run(
-        self, tokens: Sequence[Tokenized], labels: Shaped[np.ndarray, " n"], on_step: Any
-    ) -> list[Shaped[np.ndarray, "epochs m"]]:
-        """Trains on the first tokens; the answers to each of the others, epoch by epoch."""
-        train, *self._evaluations = tokens
-        self._answers: list[list[np.ndarray]] = [[] for _ in self._evaluations]
-        self._on_step = on_step
-        recipe = self._recipe
-        steps = math.ceil(len(train) / recipe.batch_size) * recipe.epochs
-        with _own_random_state(self._encoder.info.device), tempfile.TemporaryDirectory(prefix="frozenprobe-") as folder:
-            transformers.set_seed(self._seed)
-            self._model = Finetuned(
-                cast("Trainable", self._encoder).trainable(),
-                self._encoder.info.hidden_size,
-                self._outputs,
-                recipe.dropout,
-            )
-            arguments = TrainingArguments(
-                output_dir=folder,
-                num_train_epochs=recipe.epochs,
-                per_device_train_batch_size=recipe.batch_size,
-                learning_rate=recipe.learning_rate,
-                weight_decay=recipe.weight_decay,
-                warmup_steps=round(recipe.warmup * steps),
-                lr_scheduler_type="linear",
-                max_grad_norm=_MAX_NORM,
-                bf16=self._dtype == "bf16",
-                fp16=self._dtype == "fp16",
-                use_cpu=self._encoder.info.device == "cpu",
-                seed=self._seed,
-                eval_strategy="no",
-                save_strategy="no",
-                logging_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                remove_unused_columns=False,
-                dataloader_pin_memory=False,
-                label_names=["labels"],
-            )
-            arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs would multiply the batch size
-            trainer = Trainer(
-                model=self._model,
-                args=arguments,
-                train_dataset=_Rows(len(train)),
-                data_collator=lambda rows: self._collate(train, np.array(rows), labels),
-                callbacks=[self],
-            )
-            trainer.remove_callback(PrinterCallback)
-            loss = trainer.train().training_loss
-        if not math.isfinite(loss):
-            raise ProbeError(f"the training diverged (loss {loss}); a smaller --finetune-learning-rate may help")
-        return [np.stack(answers) for answers in self._answers]
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells the caller."""
-        self._on_step(state.global_step, state.max_steps)
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Answers the evaluation splits."""
-        self._model.eval()
-        for tokens, answers in zip(self._evaluations, self._answers, strict=True):
-            outputs = self._predict(tokens)
-            if not np.isfinite(outputs).all():
-                raise ProbeError("the training diverged; a smaller --finetune-learning-rate may help")
-            answers.append(outputs.argmax(1) if self._classifies else outputs[:, 0].astype(np.float64))
-        self._model.train()
-
-    @torch.no_grad()
-    def _predict(self, tokens: Tokenized) -> Float[np.ndarray, "m o"]:
-        outputs = np.empty((len(tokens), self._outputs), dtype=np.float32)
-        device = next(self._model.parameters()).device
-        precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._dtype)
-        order = np.argsort(-tokens.lengths, kind="stable")
-        for rows in cut(order, tokens.lengths, FALLBACK_BUDGET):
-            batch = {name: part.to(device) for name, part in self._collate(tokens, rows).items()}
-            with torch.autocast(device.type, precision, enabled=precision is not None):
-                outputs[rows] = self._model(**batch)["outputs"].float().cpu().numpy()
-        return outputs
-
-    def _collate(
-        self, tokens: Tokenized, rows: Int[np.ndarray, " b"], labels: Shaped[np.ndarray, " n"] | None = None
-    ) -> dict[str, torch.Tensor]:
-        batch = self._encoder.collate(tokens, rows)
-        arguments = {"ids": batch.ids, "mask": batch.mask}
-        if batch.types is not None:
-            arguments["types"] = batch.types
-        if labels is not None:
-            chosen = torch.from_numpy(labels[rows])
-            arguments["labels"] = (chosen.long() if self._classifies else chosen.float()).to(batch.ids.device)
-        return arguments
-
-
-class _Rows(torch.utils.data.Dataset):
-    """Row numbers: the collator knows the rest."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 def _tokenize(encoder: Encoder, split: Split) -> Tokenized:
     (inputs,) = inputs_of(split, "joint")
     tokens = encoder.tokenize(inputs.texts, inputs.pairs)
@@ -319,6 +148,19 @@ def _tokenize(encoder: Encoder, split: Split) -> Tokenized:
     if len(empty):
         raise ProbeError(f"row {empty[0]} of split {split.name} has no tokens: an empty text cannot be encoded")
     return tokens
+
+
+def _truncation(tokens: Sequence[Tokenized], max_length: int) -> list[str]:
+    """A warning where inputs lose tokens, in the words of a frozen unit."""
+    truncated = sum(int(part.truncated.sum()) for part in tokens)
+    if not truncated:
+        return []
+    full = sum(int(np.sum(part.full_lengths)) for part in tokens)
+    lost = full - sum(int(part.lengths.sum()) for part in tokens)
+    return [
+        f"{truncated:,} of {sum(map(len, tokens)):,} inputs are longer than {max_length} tokens; "
+        f"{lost / full:.1%} of all tokens were cut off"
+    ]
 
 
 def _score(
@@ -406,15 +248,3 @@ def _mean_over_seeds(
         ]
     by_seed = np.stack(resampled, axis=1)
     return float(np.mean(values)), np.take_along_axis(by_seed, drawn, axis=1).mean(1)
-
-
-@contextmanager
-def _own_random_state(device: str) -> Generator[None]:
-    """The Trainer seeds Python, NumPy and torch for the whole process; afterwards they are as before."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if device.startswith("cuda") else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

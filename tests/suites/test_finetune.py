@@ -110,6 +110,7 @@ def test_the_recipe_is_recorded(finished):
     }
     assert about["finetune"]["seeds"] == [3, 5]
     assert about["train_rows"] == 64
+    assert "inputs are longer than 128 tokens" in about["warnings"][0]
 
 
 def test_frozen_and_finetuned_stand_in_one_table(finished, capsys):
@@ -124,7 +125,7 @@ def test_frozen_and_finetuned_stand_in_one_table(finished, capsys):
 
 def test_a_second_run_trains_nothing_and_another_recipe_is_refused(finished, tiny_bert, monkeypatch):
     files = sorted(finished.glob("units/*"))
-    monkeypatch.setattr("frozenprobe.suites.finetune.Trainer", None)
+    monkeypatch.setattr("frozenprobe.suites.trainer.Trainer", None)
     evaluate(tiny_bert, finished, tasks="builtin-paraphrase,builtin-similarity")
     assert sorted(finished.glob("units/*")) == files
     with pytest.raises(RecordError, match=r"other settings.*epochs was 2, is 3"):
@@ -153,16 +154,16 @@ def test_a_training_that_diverges_is_named(tiny_bert, easy, tmp_path):
 
 
 def test_bf16_trains_weights_of_full_precision(tiny_bert, easy, tmp_path, monkeypatch):
-    from frozenprobe.suites import finetune
+    from frozenprobe.suites import trainer
 
     seen = []
-    original = finetune.Finetuned.__init__
+    original = trainer.Finetuned.__init__
 
     def record(self, model, *rest):
         original(self, model, *rest)
         seen.append({weight.dtype for weight in self.parameters()})
 
-    monkeypatch.setattr(finetune.Finetuned, "__init__", record)
+    monkeypatch.setattr(trainer.Finetuned, "__init__", record)
     evaluate(
         tiny_bert, tmp_path / "run", files=[easy], encoder={"dtype": "bf16"}, finetune={"seeds": (0,), "epochs": 1}
     )
