@@ -30,7 +30,7 @@ from frozenprobe.records.store import RunStore, differences, read_units
 from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings, ProbeSettings
 from frozenprobe.statistics.bootstrap import Bootstrap, interval
 from frozenprobe.suites.trainer import MAX_NORM, Recipe, Training
-from frozenprobe.tasks.base import Split, TaskData
+from frozenprobe.tasks.base import Split, TaskData, TaskSpec
 
 _FEW_ROWS = 10_000
 
@@ -134,9 +134,10 @@ def finetune_task(
         "warnings": _truncation(tokens, encoder.info.max_length),
     }
     unit = Unit(unit_key(data, "joint", "finetuned"), unit_title(data), about)
-    for split in data.evaluations:
-        unit.add_labels(split.name, split.labels)
-    result = _score(data, answers, len(splits[0]), settings)
+    labelled = [(split.name, split.labels) for split in splits]
+    for name, labels in labelled[1:]:
+        unit.add_labels(name, labels)
+    result = _score(data.spec, labelled, answers, settings)
     unit.add_view(HEADLINE_VIEW.layer, HEADLINE_VIEW.pooling, True, result)
     return unit, {"train": time.perf_counter() - started}
 
@@ -164,18 +165,21 @@ def _truncation(tokens: Sequence[Tokenized], max_length: int) -> list[str]:
 
 
 def _score(
-    data: TaskData, answers: list[list[Shaped[np.ndarray, "epochs m"]]], n: int, settings: GlueSettings
+    spec: TaskSpec,
+    splits: Sequence[tuple[str, Shaped[np.ndarray, " n"]]],
+    answers: list[list[Shaped[np.ndarray, "epochs m"]]],
+    settings: GlueSettings,
 ) -> ProbeResult:
-    """Scores of every seed and epoch, and the two headlines, from the answers by seed and split."""
+    """Scores of every seed and epoch, and the two headlines, from names and labels of the splits and the answers by seed."""
     seeds, epochs = settings.finetune.seeds, len(answers[0][0])
-    metrics = metrics_of(data.spec.metrics)
-    seed = task_seed(settings.probes.seed, data.spec)
+    metrics = metrics_of(spec.metrics)
+    seed = task_seed(settings.probes.seed, spec)
     drawn = np.random.default_rng([seed, 3]).integers(len(seeds), size=(settings.probes.bootstrap, len(seeds)))
     scores: list[ProbeScore] = []
     predictions: list[ProbePredictions] = []
 
     def add(
-        split: Split,
+        split: str,
         metric: Metric,
         protocol: Any,
         value: float,
@@ -191,24 +195,24 @@ def _score(
             ProbeScore(
                 probe="finetune",
                 protocol=protocol,
-                n=n,
+                n=len(splits[0][1]),
                 draw=draw,
-                split=split.name,
+                split=split,
                 metric=metric.name,
                 value=value,
                 low=low,
                 high=high,
-                n_evaluated=len(split),
+                n_evaluated=len(labels),
                 is_headline=is_headline,
                 epoch=epoch,
                 replicates=kept,
             )
         )
 
-    for i, split in enumerate(data.evaluations):
-        bootstrap = Bootstrap(len(split), settings.probes.bootstrap, seed + i)
+    for i, (split, labels) in enumerate(splits[1:]):
+        bootstrap = Bootstrap(len(labels), settings.probes.bootstrap, seed + i)
         grids = [by_split[i] for by_split in answers]
-        values = np.stack([metrics[0].grid(split.labels, grid) for grid in grids])
+        values = np.stack([metrics[0].grid(labels, grid) for grid in grids])
         for number, epoch in np.ndindex(values.shape):
             value = float(values[number, epoch])
             add(split, metrics[0], "grid", value, np.empty(0), is_headline=False, draw=seeds[number], epoch=epoch + 1)
@@ -216,13 +220,13 @@ def _score(
             for j, metric in enumerate(metrics):
                 reselects = protocol == "paper" and j == 0
                 value, replicates = _mean_over_seeds(
-                    metric, split.labels, grids, chosen, bootstrap, drawn, reselects=reselects
+                    metric, labels, grids, chosen, bootstrap, drawn, reselects=reselects
                 )
                 epoch = epochs if protocol == "honest" else None
                 add(split, metric, protocol, value, replicates, is_headline=i == 0 and j == 0, epoch=epoch)
             for number, epoch in enumerate(chosen):
                 predictions.append(
-                    ProbePredictions("finetune", protocol, split.name, grids[number][epoch], draw=seeds[number])
+                    ProbePredictions("finetune", protocol, split, grids[number][epoch], draw=seeds[number])
                 )
     return ProbeResult(scores, predictions, [])
 
