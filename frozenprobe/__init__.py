@@ -8,15 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from frozenprobe.callbacks.probe import Probe
     from frozenprobe.encoders.module import ModuleEncoder
     from frozenprobe.encoders.registry import load_encoder
     from frozenprobe.records.reading import read_run
     from frozenprobe.suites.glue import evaluate_glue
 
-__all__ = ["ModuleEncoder", "evaluate_glue", "load_encoder", "read_run"]
+__all__ = ["ModuleEncoder", "Probe", "evaluate_glue", "load_encoder", "read_run"]
 
 _HOMES = {
     "ModuleEncoder": "frozenprobe.encoders.module",
+    "Probe": "frozenprobe.callbacks.probe",
     "evaluate_glue": "frozenprobe.suites.glue",
     "load_encoder": "frozenprobe.encoders.registry",
     "read_run": "frozenprobe.records.reading",

@@ -60,3 +60,7 @@ class OtherRankError(FrozenprobeError):
     """Rank 0 has failed, and says itself how; this is what the others raise."""
 
     exit_code = 1
+
+
+class EvaluationError(FrozenprobeError):
+    """An evaluation inside a training loop failed, and training was to stop in that case."""

@@ -135,6 +135,9 @@ class ProbeSettings(Settings):
     )
     draws: int = Field(5, ge=1, description="random subsets per regime below the largest")
     max_train: Count | Literal["all"] = Field(10_000, description="train rows that both probes see at most, or all")
+    max_evaluated: Count | Literal["all"] = Field(
+        "all", description="rows scored per split; fewer than all make a subset, and the scores are named so"
+    )
     seed: int = Field(0, ge=0, description="of subsets, draws and bootstrap")
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval; 0: no intervals")
     control: bool = Field(False, description="also fit on shuffled train labels (random-label control)")
@@ -222,6 +225,67 @@ class SweepSettings(GlueSettings):
         shared = {field: getattr(self, field) for field in GlueSettings.model_fields}
         encoder = self.encoder.model_copy(update={"ckpt": ckpt, "name": name})
         return GlueSettings.model_validate({**shared, "encoder": encoder})
+
+
+class CallbackSettings(Settings):
+    """Frozen scores while a model is trained: when, of what, how fast, and what happens when they fail."""
+
+    name: str = Field("model", min_length=1, description="the run's name in records")
+    out: Path | None = Field(None, description="folder for records, one run per step; None: scores are only logged")
+
+    every: Count | None = Field(None, description="steps between evaluations; None, without at: every call evaluates")
+    at: CommaSeparated[Annotated[int, Field(ge=0)]] = Field((), description="steps evaluated besides those of every")
+    on_start: bool = Field(False, description="also before the first step")
+    at_end: bool = Field(True, description="also after the last step")
+
+    suite: Literal["glue", "builtin"] = Field("glue", description="see `frozenprobe glue`")
+    tasks: CommaSeparated[str] | None = Field(None, description="names, in the order of the suite; None: all of it")
+    task_files: CommaSeparated[Path] = Field((), description="TOML files of your own tasks")
+    pair_form: PairForm = Field("joint", description="see `frozenprobe glue`")
+    data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
+    data_revision: str | None = Field(None, description="hub revision of the data set")
+    max_train: Count | Literal["all"] = Field(1000, description="train rows per task, the same ones every time")
+    max_evaluated: Count | Literal["all"] = Field("all", description="rows scored per split, the same ones every time")
+    seed: int = Field(0, ge=0, description="chooses those rows")
+    bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval in the records; 0: no intervals")
+
+    part: str = Field("", description="the submodule that gives hidden states, as `encoder`; empty: found out")
+    max_length: int | None = Field(None, ge=2, description="tokens per input; None: the model's own")
+    tokens_per_batch: int | None = Field(None, ge=1, description="token budget; None: measured in the first evaluation")
+
+    max_seconds: float | None = Field(
+        None, gt=0, description="time limit of an evaluation; tasks that do not fit are left out"
+    )
+    on_failure: Literal["continue", "stop"] = Field("continue", description="what training does after a failed one")
+    mode: Literal["blocking", "process"] = Field(
+        "blocking", description="evaluate while training waits, or a snapshot of the weights in another process"
+    )
+    queue: Count = Field(1, description="snapshots that may wait for the other process")
+    when_behind: Literal["skip", "merge"] = Field(
+        "skip", description="with a full queue: leave the new snapshot out, or put it in place of the last one waiting"
+    )
+    device: str = Field("cpu", description="of the other process")
+    threads: Count = Field(1, description="of the other process, on a CPU")
+
+    def glue_settings(self, step: int) -> GlueSettings:
+        """The evaluation of one step, as `frozenprobe glue` knows it."""
+        return GlueSettings(
+            encoder=EncoderSettings(ckpt=self.name, name=f"{self.name} step {step}", max_length=self.max_length),
+            features=FeatureSettings(cache=False, tokens_per_batch=self.tokens_per_batch),  # no weights come twice
+            probes=ProbeSettings(
+                regimes=(),
+                max_train=self.max_train,
+                max_evaluated=self.max_evaluated,
+                seed=self.seed,
+                bootstrap=self.bootstrap,
+            ),
+            suite=self.suite,
+            tasks=self.tasks,
+            task_files=self.task_files,
+            pair_form=self.pair_form,
+            data_dir=self.data_dir,
+            data_revision=self.data_revision,
+        )
 
 
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:

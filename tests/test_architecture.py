@@ -25,6 +25,7 @@ LAYERS = [
     "engine",
     "reports",
     "suites",
+    "callbacks",
     "cli",
 ]
 # Siblings that must not know each other although one stands above the other.

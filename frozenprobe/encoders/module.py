@@ -6,6 +6,7 @@ submodule, gradients and random states are afterwards as before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +25,8 @@ from frozenprobe.errors import EncoderError
 class ModuleEncoder(TransformerEncoder):
     """A model that is already in memory, possibly in the middle of its training.
 
-    A transformers model with a head is measured as its bare encoder (an encoder-decoder as its encoder half). Any other
-    module does whose `forward(input_ids, attention_mask[, token_type_ids])` returns `[b, t, d]` hidden states, or an
+    A transformers model with a head is measured as its bare encoder (an encoder-decoder as its encoder half), a
+    sentence-transformers model as the transformer inside. Any other module does whose `forward(input_ids, attention_mask[, token_type_ids])` returns `[b, t, d]` hidden states, or an
     output with `last_hidden_state`.
 
     Args:
@@ -123,7 +124,10 @@ def bare_encoder(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     The encoder inside `torch.compile` or `DistributedDataParallel` shares the same weights and is taken out of them;
     sharded wrappers stay, since only they can gather the weights.
     """
-    inner = _without_replicas(model)
+    inner = without_replicas(model)
+    if _is_sentence_transformer(inner):
+        base, notes = bare_encoder(inner[0].auto_model)  # ty: ignore[not-subscriptable]
+        return base, ("measured at the transformer inside, without its own pooling", *notes)
     if unwrap(inner) is not inner or not isinstance(inner, PreTrainedModel):
         return inner, ()
     notes: tuple[str, ...] = ()
@@ -136,8 +140,14 @@ def bare_encoder(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     return base, notes
 
 
-def _without_replicas(model: nn.Module) -> nn.Module:
+def without_replicas(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile` or `DistributedDataParallel`."""
     inner = (
         model.module if isinstance(model, nn.parallel.DistributedDataParallel) else getattr(model, "_orig_mod", None)
     )
-    return _without_replicas(inner) if isinstance(inner, nn.Module) else model
+    return without_replicas(inner) if isinstance(inner, nn.Module) else model
+
+
+def _is_sentence_transformer(model: nn.Module) -> bool:
+    library = sys.modules.get("sentence_transformers")  # whose models can exist only once it is imported
+    return library is not None and isinstance(model, library.SentenceTransformer)

@@ -19,18 +19,19 @@ from jaxtyping import Float, Int, Shaped
 
 from frozenprobe.encoders.base import Encoder, Tokenized, Trainable
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import HEADLINE_VIEW, facts_of, inputs_of, task_seed, train_rows, unit_key, unit_title
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, task_seed
 from frozenprobe.engine.run import OnProgress
 from frozenprobe.errors import EncoderError, ProbeError, RecordError
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.metrics import Metric, metrics_of
 from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.probes.selection import best, best_of_each
 from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, differences, read_units
-from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings, ProbeSettings
+from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings
 from frozenprobe.statistics.bootstrap import Bootstrap, interval
 from frozenprobe.suites.trainer import MAX_NORM, Recipe, Training
-from frozenprobe.tasks.base import Split, TaskData, TaskSpec
+from frozenprobe.tasks.base import TaskSpec
 
 _FEW_ROWS = 10_000
 
@@ -85,13 +86,13 @@ def check_finished(store: RunStore, settings: FinetuneSettings) -> None:
 
 
 def finetune_task(
-    encoder: Encoder, data: TaskData, settings: GlueSettings, on_progress: OnProgress
+    encoder: Encoder, rows: TaskRows, settings: GlueSettings, on_progress: OnProgress
 ) -> tuple[Unit, dict[str, float]]:
     """Finetunes the encoder on a task, once for each seed, and scores it after every epoch.
 
     Args:
         encoder: Where every training starts; it is not changed.
-        data: The task.
+        rows: The task's rows, a pair as one sequence.
         settings: Recipe, seeds, precision, bootstrap.
         on_progress: Told about steps.
 
@@ -102,26 +103,25 @@ def finetune_task(
         ProbeError: A training diverged.
     """
     started = time.perf_counter()
-    rows = ProbeSettings(max_train=settings.finetune.max_train, seed=settings.probes.seed)
-    splits = [train_rows(data.train, rows), *data.evaluations]
-    recipe = recipe_for(len(splits[0]), settings.finetune)
+    train_labels = rows.splits[0][1]
+    recipe = recipe_for(len(train_labels), settings.finetune)
     seeds = settings.finetune.seeds
-    tokens = [_tokenize(encoder, split) for split in splits]
+    tokens = _tokenize(encoder, rows)
     answers: list[list[Shaped[np.ndarray, "epochs m"]]] = []
     for number, seed in enumerate(seeds):
         try:
-            training = Training(encoder, data.spec, recipe, settings.encoder.dtype, seed)
+            training = Training(encoder, rows.spec, recipe, settings.encoder.dtype, seed)
             answers.append(
                 training.run(
                     tokens,
-                    splits[0].labels,
+                    train_labels,
                     lambda done, total, n=number: on_progress("train", n * total + done, len(seeds) * total),
                 )
             )
         except ProbeError as error:
-            raise ProbeError(f"{unit_title(data)}, seed {seed}: {error}") from error
+            raise ProbeError(f"{rows.title}, seed {seed}: {error}") from error
     about = {
-        **facts_of(data, splits),
+        **rows.about,
         "finetune": {
             "settings": settings.finetune.model_dump(mode="json"),
             "recipe": vars(recipe),
@@ -133,22 +133,29 @@ def finetune_task(
         "diagnostics": {},
         "warnings": _truncation(tokens, encoder.info.max_length),
     }
-    unit = Unit(unit_key(data, "joint", "finetuned"), unit_title(data), about)
-    labelled = [(split.name, split.labels) for split in splits]
-    for name, labels in labelled[1:]:
+    unit = Unit(rows.key, rows.title, about)
+    for name, labels in rows.splits[1:]:
         unit.add_labels(name, labels)
-    result = _score(data.spec, labelled, answers, settings)
+    result = _score(rows.spec, rows.splits, answers, settings)
     unit.add_view(HEADLINE_VIEW.layer, HEADLINE_VIEW.pooling, True, result)
     return unit, {"train": time.perf_counter() - started}
 
 
-def _tokenize(encoder: Encoder, split: Split) -> Tokenized:
-    (inputs,) = inputs_of(split, "joint")
-    tokens = encoder.tokenize(inputs.texts, inputs.pairs)
-    empty = np.flatnonzero(tokens.lengths == 0)
-    if len(empty):
-        raise ProbeError(f"row {empty[0]} of split {split.name} has no tokens: an empty text cannot be encoded")
-    return tokens
+def _tokenize(encoder: Encoder, rows: TaskRows) -> list[Tokenized]:
+    """The tokens of each split.
+
+    Raises:
+        ProbeError: A row has none.
+    """
+    assert not isinstance(rows.inputs, KeptTokens)  # those are of evaluations that come again and again
+    found = []
+    for (name, _), inputs in zip(rows.splits, rows.inputs, strict=True):
+        tokens = encoder.tokenize(inputs.texts, inputs.pairs)
+        empty = np.flatnonzero(tokens.lengths == 0)
+        if len(empty):
+            raise ProbeError(f"row {empty[0]} of split {name} has no tokens: an empty text cannot be encoded")
+        found.append(tokens)
+    return found
 
 
 def _truncation(tokens: Sequence[Tokenized], max_length: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import HEADLINE_VIEW, evaluate_task, inputs_of, train_rows, unit_key, unit_title
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, evaluate_task
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
@@ -27,6 +27,7 @@ from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
 from frozenprobe.features.sharding import Team
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
@@ -63,7 +64,7 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
-    tasks: Sequence[TaskData] | None = None,
+    tasks: Sequence[TaskRows] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
@@ -76,7 +77,7 @@ def run_glue(
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
-        tasks: The tasks of the same settings, read before (`load_tasks`); only rank 0 needs them.
+        tasks: The rows of the same settings, read before (`read_tasks`); only rank 0 needs them.
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
@@ -102,7 +103,7 @@ def run_glue(
 def _evaluate(
     settings: GlueSettings,
     out: Path,
-    tasks: Sequence[TaskData] | None,
+    tasks: Sequence[TaskRows] | None,
     load: Callable[[], Encoder],
     team: Team | None,
     *,
@@ -113,7 +114,7 @@ def _evaluate(
     """The work of `run_glue` that one process does, with other ranks encoding for it if there is a team."""
     with reporter:
         started = time.perf_counter()
-        tasks = load_tasks(settings) if tasks is None else tasks
+        tasks = read_tasks(settings) if tasks is None else tasks
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
         encoder = load()
@@ -142,7 +143,7 @@ def _evaluate(
 
 
 def _probings(
-    tasks: Sequence[TaskData],
+    tasks: Sequence[TaskRows],
     encoder: Encoder,
     views: Sequence[View],
     settings: GlueSettings,
@@ -153,32 +154,26 @@ def _probings(
 ) -> list[PlannedUnit]:
     """One unit for each task and pair form, on frozen features."""
 
-    def compute(data: TaskData, pair_form: str, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
+    def compute(rows: TaskRows, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
         budget = store.manifest.get("tokens_per_batch") or features.tokens_per_batch
         chosen = features.model_copy(update={"tokens_per_batch": budget})
-        unit, seconds = evaluate_task(
-            encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress, team
-        )
+        unit, seconds = evaluate_task(encoder, rows, views, chosen, settings.probes, cache, on_progress, team)
         if unit.about["extraction"]["encoded"]:
             store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
         return unit, seconds
 
-    return [
-        PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
-        for data, form in _units(tasks, settings)
-    ]
+    return [PlannedUnit(rows.key, str(rows.key), partial(compute, rows)) for rows in tasks]
 
 
 def _finetunings(
-    tasks: Sequence[TaskData], encoder: Encoder, settings: GlueSettings, store: RunStore
+    tasks: Sequence[TaskRows], encoder: Encoder, settings: GlueSettings, store: RunStore
 ) -> list[PlannedUnit]:
     """One unit for each task, every weight trained."""
     from frozenprobe.suites.finetune import check_finished, finetune_task, starting_point
 
     check_finished(store, settings.finetune)
     start = starting_point(encoder, settings.encoder)
-    keys = [(data, unit_key(data, "joint", "finetuned")) for data in tasks]
-    return [PlannedUnit(key, str(key), partial(finetune_task, start, data, settings)) for data, key in keys]
+    return [PlannedUnit(rows.key, str(rows.key), partial(finetune_task, start, rows, settings)) for rows in tasks]
 
 
 def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_rows: int = 512) -> list[Forecast]:
@@ -186,21 +181,18 @@ def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_r
 
     The rate comes from encoding a spread-out sample of the rows.
     """
-    tasks = load_tasks(settings)
+    tasks = read_tasks(settings)
     encoder = encoder or load_encoder(settings.encoder)
     views = _views(settings, encoder)
     counted = []
-    for data, form in _units(tasks, settings):
-        inputs = [
-            part
-            for split in (train_rows(data.train, settings.probes), *data.evaluations)
-            for part in inputs_of(split, form)
-        ]
+    for rows in tasks:
+        inputs = rows.inputs
+        assert not isinstance(inputs, KeptTokens)  # they were just read
         distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
         joint = inputs[0].pairs is not None
         merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
         tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
-        counted.append((str(unit_key(data, form)), sum(map(len, inputs)), tokens, merged))
+        counted.append((str(rows.key), sum(map(len, inputs)), tokens, merged))
     sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
     report = extract(encoder, sample, views, settings.features, cache=None)[0].report
     rate = report.tokens / report.seconds["forward"]
@@ -246,11 +238,23 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
         DataError: A task is unknown, missing, damaged, unlabelled or has one class only.
     """
     tasks = [load_custom(file) for file in settings.task_files]
-    if settings.task_files and settings.tasks is None:
-        return tasks
-    for spec in resolve(settings.tasks, settings.suite):
-        tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
-    return tasks
+    if not settings.task_files or settings.tasks is not None:
+        for spec in resolve(settings.tasks, settings.suite):
+            tasks.append(load(spec, data_dir=settings.data_dir, revision=settings.data_revision))
+    most, seed = settings.probes.max_evaluated, settings.probes.seed
+    return tasks if most == "all" else [task.scored_on(most, seed) for task in tasks]
+
+
+def read_tasks(settings: GlueSettings) -> list[TaskRows]:
+    """The rows that an evaluation encodes and scores, one entry per task and pair form; see `load_tasks`."""
+    probes, training = settings.probes, "frozen"
+    if settings.unfrozen:
+        probes, training = probes.model_copy(update={"max_train": settings.finetune.max_train}), "finetuned"
+    return [
+        TaskRows.of(data, form, probes, training)
+        for data in load_tasks(settings)
+        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
+    ]
 
 
 def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
@@ -258,14 +262,6 @@ def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
     views = list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
     ViewPooler(encoder, views)
     return views
-
-
-def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
-    return [
-        (data, form)
-        for data in tasks
-        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
-    ]
 
 
 def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
@@ -293,7 +289,7 @@ def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
+def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskRows]) -> list[str]:
     """What a reader of the scores should know before the first of them."""
     info = encoder.info
     lines = [
@@ -301,8 +297,10 @@ def _notes(name: str, encoder: Encoder, tasks: Sequence[TaskData]) -> list[str]:
         f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}"
     ]
     lines += [f"{name}: {note}" for note in info.notes]
-    lines += [f"{unit_title(data)}: {data.subset}; not a {data.spec.suite} score" for data in tasks if data.subset]
-    return lines
+    subsets = {
+        rows.title: f"{rows.about['subset']}; not a {rows.spec.suite} score" for rows in tasks if rows.about["subset"]
+    }
+    return lines + [f"{title}: {text}" for title, text in subsets.items()]
 
 
 def _thin(inputs: Inputs, rows: int) -> Inputs:

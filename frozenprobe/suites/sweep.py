@@ -14,13 +14,13 @@ from pathlib import Path
 
 from frozenprobe import ranks
 from frozenprobe.engine.cluster import run_jobs
+from frozenprobe.engine.evaluate import TaskRows
 from frozenprobe.engine.progress import PlainReporter, Reporter, SilentReporter
 from frozenprobe.errors import DataError, FrozenprobeError, RankError, RecordError, SettingsError
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.reports.sweep import write_sweep
 from frozenprobe.settings import GlueSettings, SweepSettings
-from frozenprobe.suites.glue import load_tasks, run_glue
-from frozenprobe.tasks.base import TaskData
+from frozenprobe.suites.glue import read_tasks, run_glue
 
 JOBS = "jobs"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*:")
@@ -111,7 +111,7 @@ def run_sweep(
     if settings.launcher == "local":
         outcomes = _one_by_one(settings, checkpoints, out, overwrite, reporter, on_checkpoint)
     else:
-        load_tasks(settings)  # data at fault is found before anything is submitted
+        read_tasks(settings)  # data at fault is found before anything is submitted
         jobs = {
             checkpoint.name: partial(
                 evaluate_checkpoint,
@@ -137,7 +137,7 @@ def evaluate_checkpoint(
     settings: GlueSettings,
     out: Path,
     overwrite: bool,
-    tasks: Sequence[TaskData] | None = None,
+    tasks: Sequence[TaskRows] | None = None,
     reporter: Callable[[], Reporter] = PlainReporter,
 ) -> str | None:
     """Evaluates one checkpoint; gives None, or in one line why it has no scores.
@@ -165,8 +165,8 @@ def _one_by_one(
     reporter: Callable[[], Reporter],
     on_checkpoint: Callable[[str], None],
 ) -> Iterator[tuple[str, str | None]]:
-    tasks: list[TaskData] = []
-    ranks.from_first(lambda: tasks.extend(load_tasks(settings)))  # data at fault is found on every rank
+    tasks: list[TaskRows] = []
+    ranks.from_first(lambda: tasks.extend(read_tasks(settings)))  # data at fault is found on every rank
     for number, checkpoint in enumerate(checkpoints, 1):
         on_checkpoint(f"[{number}/{len(checkpoints)}] {checkpoint.name}")
         one = settings.of(checkpoint.ckpt, checkpoint.name)

@@ -86,8 +86,8 @@ def test_one_folder_and_one_line_for_each_checkpoint_in_natural_order(training, 
 
 def test_the_data_is_read_once(training, tmp_path, monkeypatch):
     calls = []
-    original = sweeping.load_tasks
-    monkeypatch.setattr(sweeping, "load_tasks", lambda settings: calls.append(1) or original(settings))
+    original = sweeping.read_tasks
+    monkeypatch.setattr(sweeping, "read_tasks", lambda settings: calls.append(1) or original(settings))
     assert not run_sweep(settings(training), tmp_path / "scores").failed
     assert len(calls) == 1
 
