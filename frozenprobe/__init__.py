@@ -1,7 +1,7 @@
 """Trustworthy evaluation of frozen text encoders.
 
-One forward pass over the data, then closed-form ridge sweeps and kNN probes. `evaluate_glue` is the command
-`frozenprobe glue` in Python. Submodules are imported when first used, so that `import frozenprobe` is quick.
+One forward pass over the data, then closed-form ridge sweeps and kNN probes. `evaluate_glue` and `evaluate_mteb` are the
+commands `frozenprobe glue` and `frozenprobe mteb` in Python. Submodules are imported when first used, so that `import frozenprobe` is quick.
 """
 
 from importlib import import_module
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from frozenprobe.encoders.registry import load_encoder
     from frozenprobe.records.reading import read_run
     from frozenprobe.suites.glue import evaluate_glue
+    from frozenprobe.suites.mteb.adapter import MtebEncoder
+    from frozenprobe.suites.mteb.run import evaluate_mteb
 
-__all__ = ["ModuleEncoder", "Probe", "evaluate_glue", "load_encoder", "read_run"]
+__all__ = ["ModuleEncoder", "MtebEncoder", "Probe", "evaluate_glue", "evaluate_mteb", "load_encoder", "read_run"]
 
 _HOMES = {
     "ModuleEncoder": "frozenprobe.encoders.module",
+    "MtebEncoder": "frozenprobe.suites.mteb.adapter",
     "Probe": "frozenprobe.callbacks.probe",
     "evaluate_glue": "frozenprobe.suites.glue",
+    "evaluate_mteb": "frozenprobe.suites.mteb.run",
     "load_encoder": "frozenprobe.encoders.registry",
     "read_run": "frozenprobe.records.reading",
 }

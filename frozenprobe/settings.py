@@ -15,6 +15,9 @@ from frozenprobe.errors import SettingsError
 Layer = int | Literal["last"]
 Pooling = Literal["mean", "cls", "max", "last", "first-last-mean", "own"]
 PairForm = Literal["joint", "siamese"]
+TaskCategory = Literal[
+    "Classification", "Clustering", "PairClassification", "Reranking", "Retrieval", "STS", "Summarization"
+]
 Standardisation = Literal["none", "centre", "standard"]
 Distance = Literal["l2", "cosine"]
 
@@ -52,6 +55,14 @@ def _as_layers(value: object) -> object:
     return tuple(dict.fromkeys(layers))
 
 
+def _as_layer(value: object) -> object:
+    """Reads `last` or one block number; -1 is `last`."""
+    layers = _as_layers(value)
+    if isinstance(layers, tuple) and len(layers) == 1:
+        return layers[0]
+    raise ValueError(f"{value!r} is not one layer; allowed are last and numbers such as 6 or -2")
+
+
 class Settings(BaseModel):
     """Base of all settings: immutable, and closed to unknown keys."""
 
@@ -79,15 +90,9 @@ class EncoderSettings(Settings):
     init_seed: int = Field(0, ge=0, description="of the random initialisation")
 
 
-class FeatureSettings(Settings):
-    """Which vectors are taken from the one forward pass, and where they are kept."""
+class ExtractionSettings(Settings):
+    """How the forward pass is run, and where its vectors are kept."""
 
-    layers: Annotated[Literal["all"] | tuple[Layer, ...], BeforeValidator(_as_layers)] = Field(
-        ("last",), description="last, all, or numbers: 0 is the embedding output, -2 the last block but one"
-    )
-    poolings: CommaSeparated[Pooling] = Field(
-        ("mean",), min_length=1, description="any of mean, cls, max, last, first-last-mean, own"
-    )
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
@@ -97,6 +102,17 @@ class FeatureSettings(Settings):
     cache: bool = Field(True, description="keep features and reuse them")
     cache_dir: Path | None = Field(None, description="None: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
     cache_limit_gb: float = Field(20.0, gt=0, description="size at which the least recently used are dropped")
+
+
+class FeatureSettings(ExtractionSettings):
+    """Which vectors are taken from the one forward pass."""
+
+    layers: Annotated[Literal["all"] | tuple[Layer, ...], BeforeValidator(_as_layers)] = Field(
+        ("last",), description="last, all, or numbers: 0 is the embedding output, -2 the last block but one"
+    )
+    poolings: CommaSeparated[Pooling] = Field(
+        ("mean",), min_length=1, description="any of mean, cls, max, last, first-last-mean, own"
+    )
 
 
 class RidgeSettings(Settings):
@@ -286,6 +302,42 @@ class CallbackSettings(Settings):
             data_dir=self.data_dir,
             data_revision=self.data_revision,
         )
+
+
+class MtebSettings(Settings):
+    """One evaluation on MTEB: an encoder, how its tokens become one vector, and the tasks it is scored on."""
+
+    encoder: EncoderSettings
+    features: ExtractionSettings = ExtractionSettings()
+    pooler: Literal["auto", "mean", "cls", "last", "own"] = Field(
+        "auto", description="tokens to vector; auto: the checkpoint's own where it declares one, else mean"
+    )
+    layer: Annotated[Layer, BeforeValidator(_as_layer)] = Field(
+        "last", description="whose tokens are pooled: last, or a number (-2 is the last block but one)"
+    )
+    normalise: bool = Field(True, description="scale vectors to length 1; a checkpoint's own pooling stays as it is")
+    query_prompt: str | None = Field(None, description="put before every query; None: the checkpoint's own")
+    document_prompt: str | None = Field(None, description="put before every document; None: the checkpoint's own")
+    benchmark: str = Field("MTEB(eng, v2)", description="a benchmark of mteb: MTEB(eng, v1), MTEB(eng, v2), ...")
+    tasks: CommaSeparated[str] | None = Field(None, description="comma-separated names; None: the whole benchmark")
+    task_types: CommaSeparated[TaskCategory] | None = Field(
+        None, description="only tasks of these categories: Classification, Clustering, STS, ..."
+    )
+    data_dir: Path | None = Field(
+        None, description="local data, DIR/OWNER/NAME@REVISION or DIR/OWNER/NAME in the hub's layout; None: the hub"
+    )
+    training_data: CommaSeparated[str] | None = Field(
+        None, description="what the encoder was trained on, by mteb's names (MSMARCO); none: nothing; None: unknown"
+    )
+    model_name: str | None = Field(
+        None, pattern=r"^[^/\s]+/[^/\s]+$", description="OWNER/NAME under which mteb files the results"
+    )
+    export: bool = Field(True, description="save the encoder as a sentence-transformers folder")
+
+    @field_validator("training_data")
+    @classmethod
+    def _none_is_empty(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return () if value == ("none",) else value
 
 
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:

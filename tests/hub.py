@@ -1,6 +1,7 @@
 """A hub on the loopback address, for tests of unmodified hub clients.
 
-It serves a folder: `<root>/datasets/<owner>/<name>/...` and `<root>/models/<owner>/<name>/...`, each at one commit, and
+It serves a folder: `<root>/datasets/<owner>/<name>/...` and `<root>/models/<owner>/<name>/...`, each at one commit, or, where
+that is asked for, at any commit: then `<name>@<commit>` is served if it is there, else the same files whatever the commit. It
 answers what huggingface_hub and datasets ask: HEAD and GET with ranges on files, repository information and trees.
 The endpoint must be in the environment before the first import of a client, so tests run a script in a new process:
 
@@ -43,6 +44,7 @@ class Hub:
         root: The folder that is served.
         home: A fresh cache folder for clients (`HF_HOME`).
         endpoint: Its address.
+        any_commit: Whether every 40-digit revision exists.
         cut: Files (by the end of their path) whose connection breaks in the middle, every time.
         requests: Method and path of everything asked so far.
     """
@@ -50,6 +52,7 @@ class Hub:
     root: Path
     home: Path
     endpoint: str
+    any_commit: bool = False
     cut: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
 
@@ -82,10 +85,11 @@ class Hub:
 
 
 @contextmanager
-def serve_hub(root: Path) -> Iterator[Hub]:
+def serve_hub(root: Path, *, any_commit: bool = False) -> Iterator[Hub]:
     """Serves `root` until the block ends."""
     with tempfile.TemporaryDirectory() as home, ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        hub = Hub(root=root, home=Path(home), endpoint=f"http://127.0.0.1:{server.server_address[1]}")
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        hub = Hub(root=root, home=Path(home), endpoint=endpoint, any_commit=any_commit)
         server.hub = hub
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -130,9 +134,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, kind: str, repo: str, revision: str, body: bool) -> Path | None:
         """The folder of a repository, or None after answering that it, or its revision, is missing."""
         folder = self.hub.root / kind / repo
+        asked = self.hub.any_commit and re.fullmatch(r"[0-9a-f]{40}", revision)
+        self._commit = revision if asked else COMMIT
+        if asked and (pinned := folder.with_name(f"{folder.name}@{revision}")).is_dir():
+            return pinned
         if not folder.is_dir():
             self._send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
-        elif revision not in ("main", COMMIT):
+        elif not asked and revision not in ("main", COMMIT):
             self._send(404, b"{}", body, {"X-Error-Code": "RevisionNotFound"})
         else:
             return folder
@@ -140,10 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, file: Path, revision: str, body: bool) -> None:
         if not file.is_file():
-            self._send(404, b"", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            self._send(404, b"", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self._commit})
             return
         content = file.read_bytes()
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_digest(content)}"', "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": self._commit, "ETag": f'"{_digest(content)}"', "Accept-Ranges": "bytes"}
         status, start, end = 200, 0, len(content)
         if wanted := re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, end = int(wanted[1]), min(int(wanted[2] or end - 1) + 1, end)
@@ -168,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json([_entry(path, folder) for path in paths], body)
             return
         siblings = [{"rfilename": str(path.relative_to(folder))} for path in files]
-        information = {"_id": "0" * 24, "id": match["repo"], "sha": COMMIT, "siblings": siblings, "tags": []}
+        information = {"_id": "0" * 24, "id": match["repo"], "sha": self._commit, "siblings": siblings, "tags": []}
         self._send_json(information | {"private": False, "gated": False, "disabled": False}, body)
 
     def _send_json(self, value: object, body: bool) -> None:

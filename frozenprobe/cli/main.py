@@ -22,6 +22,7 @@ from frozenprobe.ranks import launched_count, launched_rank
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
     "sweep": "the same evaluation of many checkpoints, here or on a SLURM cluster",
+    "mteb": "MTEB of a checkpoint with a pooling of its tokens, resumable, ready for the leaderboard",
     "show": "print finished runs again, from their records",
     "cache": "show or prune the feature cache",
 }

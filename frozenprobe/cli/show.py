@@ -8,7 +8,9 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="results folder of `frozenprobe glue`")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="results folder of `frozenprobe glue` or `frozenprobe mteb`"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -21,7 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     from frozenprobe.records.reading import read_run
     from frozenprobe.reports.console import print_run
+    from frozenprobe.reports.mteb import is_mteb, print_mteb
 
     console = Console()
     for run in [read_run(folder) for folder in arguments.runs]:
-        print_run(run, console)
+        (print_mteb if is_mteb(run) else print_run)(run, console)

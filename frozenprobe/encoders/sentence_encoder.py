@@ -39,7 +39,7 @@ _PROMPT_NAMES: dict[str, tuple[str, ...]] = {"query": ("query",), "document": ("
 
 
 class SentenceEncoder:
-    """A transformer followed by pooling and what comes after it.
+    """A transformer followed by pooling and what comes after it; its parts are the attributes of the arguments' names.
 
     Args:
         transformer: The transformer inside.
@@ -62,10 +62,10 @@ class SentenceEncoder:
         description: str,
     ) -> None:
         self.info = transformer.info
-        self._transformer = transformer
-        self._tail = nn.ModuleList(tail).eval().requires_grad_(False).to(transformer.device)
-        self._prompts = prompts
-        self._default_prompt = default_prompt
+        self.transformer = transformer
+        self.tail = nn.ModuleList(tail).eval().requires_grad_(False).to(transformer.device)
+        self.prompts = prompts
+        self.default_prompt = default_prompt
         self._description = description
         self._pools_prompt = all(getattr(module, "include_prompt", True) for module in tail)
         batch = self.collate(self.tokenize(["a", "the probe has padding"]), np.arange(2))
@@ -77,20 +77,20 @@ class SentenceEncoder:
         Raises:
             EncoderError: A text cannot be tokenised, or the model's pooling would have to leave the prompt out.
         """
-        prefix = self._default_prompt if role is None else self._prompt(role)
+        prefix = self.default_prompt if role is None else self._prompt(role)
         if prefix:
             if not self._pools_prompt:
                 raise EncoderError(f"{self.info.name} leaves its prompt out of its pooling, which is not supported")
             texts = [prefix + text for text in texts]
-        return self._transformer.tokenize(texts, pairs)
+        return self.transformer.tokenize(texts, pairs)
 
     def collate(self, tokens: Tokenized, rows: Int[np.ndarray, " b"]) -> Batch:
         """Pads the rows to the longest of them, on the device."""
-        return self._transformer.collate(tokens, rows)
+        return self.transformer.collate(tokens, rows)
 
     def forward(self, batch: Batch, layers: Sequence[Layer], visit: Visit) -> None:
         """Runs the transformer once; see `Encoder.forward`."""
-        self._transformer.forward(batch, layers, visit)
+        self.transformer.forward(batch, layers, visit)
 
     def pool(self, hidden: Float[torch.Tensor, "b t d"], batch: Batch) -> Float[torch.Tensor, "b e"]:
         """Pools the last hidden states as `SentenceTransformer.encode` does, in float32.
@@ -108,21 +108,21 @@ class SentenceEncoder:
             "input_ids": batch.ids,
         }
         with torch.inference_mode():
-            for module in self._tail:
+            for module in self.tail:
                 features = module(features)
         return features["sentence_embedding"]
 
     def fingerprint(self) -> str:
         """The transformer's digest, with the weights and settings of the modules after it, and the prompts."""
-        own = json.dumps([self._prompts, self._default_prompt], sort_keys=True)
-        return digest(self._transformer.fingerprint(), weights_digest(self._tail), self._description, own)
+        own = json.dumps([self.prompts, self.default_prompt], sort_keys=True)
+        return digest(self.transformer.fingerprint(), weights_digest(self.tail), self._description, own)
 
     def trainable(self) -> nn.Module:
         """A copy of the transformer to be finetuned; see `Trainable`."""
-        return self._transformer.trainable()
+        return self.transformer.trainable()
 
     def _prompt(self, role: Role) -> str:
-        return next((self._prompts[name] for name in _PROMPT_NAMES[role] if name in self._prompts), "")
+        return next((self.prompts[name] for name in _PROMPT_NAMES[role] if name in self.prompts), "")
 
     def _check_pooling(self, hidden: torch.Tensor, batch: Batch) -> None:
         try:

@@ -10,12 +10,14 @@ import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import nn
+from transformers import PreTrainedModel
 
 from frozenprobe.encoders.base import Batch, EncoderInfo, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
@@ -168,6 +170,27 @@ class TransformerEncoder:
         """A copy to be finetuned; see `Trainable`."""
         copied = copy.deepcopy(unwrap(self.model)).float().requires_grad_(True)
         return _Differentiable(copied, self._fixed_arguments)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Saves model and tokenizer as a transformers folder.
+
+        Args:
+            folder: Where to; it is made.
+
+        Returns:
+            What sentence-transformers must be told besides (`sentence_bert_config.json`).
+
+        Raises:
+            EncoderError: The model is not transformers' own, so that the folder alone would not load.
+        """
+        model = unwrap(self.model)
+        if not isinstance(model, PreTrainedModel) or not type(model).__module__.startswith("transformers.models."):
+            raise EncoderError(
+                f"{type(model).__name__} is not a class of transformers, which the folder would need to load"
+            )
+        model.save_pretrained(folder)
+        self._tokenizer.tokenizer.save_pretrained(folder)
+        return {"max_seq_length": self.info.max_length, "do_lower_case": self._tokenizer.lower_case}
 
     def _running(self) -> AbstractContextManager[Any]:
         """The context of every forward pass."""

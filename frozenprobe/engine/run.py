@@ -31,8 +31,13 @@ class PlannedUnit:
     compute: Callable[[OnProgress], tuple[Unit, dict[str, float]]]
 
 
-def run_units(units: Sequence[PlannedUnit], store: RunStore, reporter: Reporter) -> None:
-    """Computes every unit that the store does not hold yet.
+def run_units(
+    units: Sequence[PlannedUnit],
+    store: RunStore,
+    reporter: Reporter,
+    on_written: Callable[[Unit], None] = lambda unit: None,
+) -> None:
+    """Computes every unit that the store does not hold yet, and calls `on_written` with each when it is kept.
 
     An interruption loses the unit in progress and nothing else; the same call goes on from there.
 
@@ -51,6 +56,7 @@ def run_units(units: Sequence[PlannedUnit], store: RunStore, reporter: Reporter)
         result, seconds = unit.compute(reporter.advance)
         if unit.key not in store.finished():  # a second run in the same folder may have been quicker
             store.write(result, seconds)
+        on_written(result)
         for warning in result.about.get("warnings", ()):
             reporter.note(f"{unit.title}: {warning}")
         reporter.finish(unit.title, time.perf_counter() - started)

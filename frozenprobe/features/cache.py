@@ -64,12 +64,12 @@ class StoreKey:
     libraries: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, encoder: Encoder, role: Role | None, pair_form: PairForm) -> StoreKey:
-        """The key for an encoder as it is now; asks for its fingerprint, which may read all its weights."""
+    def of(cls, encoder: Encoder, role: Role | None, pair_form: PairForm, fingerprint: str | None = None) -> StoreKey:
+        """The key for an encoder as it is now; without its fingerprint it is asked, which may read all its weights."""
         info = encoder.info
         libraries = tuple((name, importlib.metadata.version(name)) for name in _LIBRARIES)
         return cls(
-            encoder.fingerprint(),
+            fingerprint or encoder.fingerprint(),
             info.max_length,
             info.dtype,
             info.attention,
@@ -119,12 +119,17 @@ class FeatureCache:
         self._tree = Path(root) / _TREE
         self._limit = limit_bytes
         self._size: int | None = None
+        self._fingerprint: str | None = None
         self._writable = True
         self._reported: set[Path] = set()
 
+    def pin(self, fingerprint: str) -> None:
+        """Takes the fingerprint of the one encoder that this cache serves from now on as known, and never asks for it again."""
+        self._fingerprint = fingerprint
+
     def open(self, encoder: Encoder, role: Role | None, pair_form: PairForm) -> FeatureStore:
         """The store of an encoder as it is now, for inputs of a role and a pair form."""
-        return FeatureStore(self, StoreKey.of(encoder, role, pair_form), encoder.info)
+        return FeatureStore(self, StoreKey.of(encoder, role, pair_form, self._fingerprint), encoder.info)
 
     def size(self) -> int:
         """Bytes on disk."""

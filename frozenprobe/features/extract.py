@@ -25,7 +25,7 @@ from frozenprobe.features.output import Output
 from frozenprobe.features.pooling import LAST_ONLY, ViewPooler
 from frozenprobe.features.sharding import Team
 from frozenprobe.features.tokens import Chunk, KeptTokens, TextSource, count_truncation
-from frozenprobe.settings import FeatureSettings
+from frozenprobe.settings import ExtractionSettings, FeatureSettings
 
 _SAVE_SECONDS = 20.0
 """Encoded rows wait at most so long before they are in the cache."""
@@ -88,7 +88,7 @@ def extract(
     encoder: Encoder,
     inputs: Sequence[Inputs] | KeptTokens,
     views: Sequence[View],
-    settings: FeatureSettings,
+    settings: ExtractionSettings,
     *,
     cache: FeatureCache | None = None,
     on_progress: Callable[[ExtractionProgress], None] | None = None,
@@ -101,7 +101,7 @@ def extract(
         inputs: What to encode; a tokenised input that occurs more than once, in whichever of them, is encoded once.
             `KeptTokens` stand for inputs that were tokenised before.
         views: Layers and poolings, as `resolve_views` gives them.
-        settings: The token budget (None: measured on the first batches); layers and poolings are the caller's to resolve.
+        settings: The token budget (None: measured on the first batches).
         cache: Where vectors are looked up and kept; None encodes everything.
         on_progress: Called after every batch.
         team: The other ranks, which encode their share (engine/ranks.py); None: this process encodes everything.

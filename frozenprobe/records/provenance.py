@@ -16,6 +16,7 @@ PACKAGES = (
     "tokenizers",
     "sentence-transformers",
     "datasets",
+    "mteb",
     "numpy",
     "faiss-cpu",
     "faiss-gpu",

@@ -168,8 +168,8 @@ def test_random_init_draws_the_dense_layer_too(tmp_path):
     one, two = load(folder, random_init=True, init_seed=5), load(folder, random_init=True, init_seed=5)
     assert torch.equal(state, torch.get_rng_state())
     assert one.fingerprint() == two.fingerprint()
-    trained = load(folder)._tail[1].linear.weight
-    assert not torch.equal(one._tail[1].linear.weight, trained)
+    trained = load(folder).tail[1].linear.weight
+    assert not torch.equal(one.tail[1].linear.weight, trained)
 
 
 def test_bf16_pools_in_float32(tmp_path):

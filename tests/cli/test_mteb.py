@@ -1,0 +1,127 @@
+"""`frozenprobe mteb` as a person runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from frozenprobe.cli.main import main
+from frozenprobe.records.reading import read_run
+from tests.suites.mteb import rows
+
+TASKS = "BIOSSES,AskUbuntuDupQuestions,SciFact,Banking77Classification"
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    return rows.write(tmp_path_factory.mktemp("copies"))
+
+
+def mteb(*argv):
+    with pytest.raises(SystemExit) as exit_:
+        main(["mteb", *map(str, argv)])
+    return exit_.value.code
+
+
+def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
+    tiny_bert, copies, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "160")
+    options = ["--tasks", TASKS, "--data-dir", copies, "--no-cache", "--out", tmp_path / "run"]
+    assert mteb("--ckpt", tiny_bert, *options, "--dry-run") == 0
+    output = capsys.readouterr().out
+    order = [output.index(name) for name in ("BIOSSES", "AskUbuntuDupQuestions", "Banking77Classification", "SciFact")]
+    assert order == sorted(order)
+    for word in ("Reranking", "map_at_1000", "cosine_spearman", "4 tasks", "7,798,"):
+        assert word in output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "Biosess"], "BIOSSES"),
+        (["--task-types", "Retrievals"], "--task-types"),
+        (["--benchmark", "MTEB(eng, v9)"], "MTEB(eng, v2)"),
+        (["--tasks", "STS12"], "STS12 (mteb/sts12-sts)"),
+        (["--pooler", "own", "--tasks", "BIOSSES"], "own"),
+        (["--pooler", "max"], "--pooler"),
+        (["--layer", "9", "--tasks", "BIOSSES"], "out of range"),
+        (["--layer", "1,2"], "--layer"),
+        (["--model-name", "nameless"], "--model-name"),
+        (["--data-dir", "/nowhere"], "/nowhere"),
+        (["--ckpt", "/nowhere", "--tasks", "BIOSSES"], "/nowhere"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2_before_anything_is_written(
+    tiny_bert, copies, tmp_path, capsys, options, message
+):
+    assert mteb("--ckpt", tiny_bert, "--data-dir", copies, "--out", tmp_path / "run", *options) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("frozenprobe: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_folder_is_needed(tiny_bert, capsys):
+    assert mteb("--ckpt", tiny_bert) == 2
+    assert "--out DIR is required" in capsys.readouterr().err
+
+
+def test_show_prints_the_run_again(tiny_bert, copies, tmp_path, capsys):
+    options = ["--tasks", "BIOSSES", "--data-dir", copies, "--no-cache", "--out", tmp_path / "run", "--quiet"]
+    assert mteb("--ckpt", tiny_bert, *options, "--name", "tiny") == 0
+    first = capsys.readouterr()
+    assert "BIOSSES (subset)" in first.out
+    assert "test 32 of 100 rows" in first.out
+    assert first.err == ""
+    with pytest.raises(SystemExit):
+        main(["show", str(tmp_path / "run")])
+    assert capsys.readouterr().out == first.out
+    assert (tmp_path / "run/model/modules.json").is_file()
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["encoder"]["name"] == "tiny"
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_the_list_loses_the_task_in_progress_and_nothing_else(tiny_bert, copies, tmp_path):
+    def start(out):
+        command = [
+            sys.executable,
+            "-m",
+            "frozenprobe.cli.main",
+            "mteb",
+            "--ckpt",
+            tiny_bert,
+            "--out",
+            out,
+            "--tasks",
+            TASKS,
+        ]
+        command += ["--data-dir", copies, "--no-cache", "--tokens-per-batch", "1024", "--no-export"]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+
+    def record(out):
+        return sorted(json.dumps(row, sort_keys=True) for unit in read_run(out).units for row in unit.rows)
+
+    assert start(tmp_path / "whole").wait() == 0
+    out = tmp_path / "killed"
+    process = start(out)
+    while len(list(out.glob("units/*.parquet"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = sorted(out.glob("units/*.parquet"))
+    assert 2 <= len(finished) < 4
+    process = start(out)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert f"{len(finished)} of 4 tasks were finished before" in error
+    assert set(finished) < set(out.glob("units/*.parquet"))
+    assert record(out) == record(tmp_path / "whole")
