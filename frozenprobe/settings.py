@@ -42,6 +42,7 @@ Value = TypeVar("Value")
 CommaSeparated = Annotated[tuple[Value, ...], BeforeValidator(_split_commas)]
 Checked = TypeVar("Checked", bound=BaseModel)
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
 
 
 def _as_layers(value: object) -> object:
@@ -119,6 +120,9 @@ class ExtractionSettings(Settings):
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
+    rank_timeout: float = Field(
+        600.0, gt=0, description="with several ranks: seconds without an answer after which one counts as lost"
+    )
     cache: bool = Field(True, description="keep features and reuse them")
     cache_dir: Path | None = Field(None, description="None: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
     cache_limit_gb: float = Field(20.0, gt=0, description="size at which the least recently used are dropped")
@@ -188,12 +192,29 @@ class ProbeSettings(Settings):
         return tuple(sorted(set(value)))
 
 
+class FinetuneSettings(Settings):
+    """Full finetuning, for comparison; None: what the standard recipe for so many train rows says (suites/finetune.py)."""
+
+    learning_rate: float | None = Field(None, gt=0, description="peak; None: 2e-5")
+    epochs: int | None = Field(None, ge=1, description="None: 10 below 10,000 train rows, else 3")
+    batch_size: int | None = Field(None, ge=1, description="rows; None: 16 below 10,000 train rows, else 32")
+    warmup: float | None = Field(
+        None, ge=0, le=1, description="share of the steps; None: 0.06 below 10,000 train rows, else 0.1"
+    )
+    weight_decay: float | None = Field(None, ge=0, description="None: 0.1 below 10,000 train rows, else 0.01")
+    dropout: float = Field(0.1, ge=0, lt=1, description="before the classifier")
+    seeds: CommaSeparated[Seed] = Field((0, 1, 2), min_length=1, description="one training each; scores are means")
+    max_train: Count | Literal["all"] = Field("all", description="train rows used at most, or all")
+
+
 class GlueSettings(Settings):
     """One evaluation: an encoder, the features taken from it, the probes fitted on them, the tasks they are scored on."""
 
     encoder: EncoderSettings
     features: FeatureSettings = FeatureSettings()
     probes: ProbeSettings = ProbeSettings()
+    finetune: FinetuneSettings = FinetuneSettings()
+    unfrozen: bool = Field(False, description="full finetuning instead of frozen probes, for comparison")
     suite: Literal["glue", "builtin"] = Field(
         "glue", description="the benchmark, or the small suite that needs no data"
     )
@@ -204,6 +225,12 @@ class GlueSettings(Settings):
     )
     data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
     data_revision: str | None = Field(None, description="hub revision of the data set")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GlueSettings:
+        if self.unfrozen and self.pair_form != "joint":
+            raise ValueError("--unfrozen reads a pair as one sequence: it goes with --pair-form joint")
+        return self
 
     @property
     def pair_forms(self) -> tuple[PairForm, ...]:
@@ -265,6 +292,37 @@ class MtebSettings(Settings):
     @classmethod
     def _none_is_empty(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return () if value == ("none",) else value
+
+
+class SlurmSettings(Settings):
+    """What each job of a sweep asks of SLURM."""
+
+    partition: str | None = Field(None, description="None: the cluster's default")
+    account: str | None = Field(None, description="None: your default")
+    gpus: int = Field(1, ge=0, description="GPUs of a job, all of which its evaluation uses; 0: a CPU job")
+    cpus: int = Field(8, ge=1, description="cores of a job, shared by its ranks")
+    memory_gb: int = Field(64, ge=1, description="memory of a job")
+    minutes: int = Field(120, ge=1, description="time limit of a job")
+    parallel: int = Field(16, ge=1, description="jobs that run at the same time at most")
+
+
+class SweepSettings(GlueSettings):
+    """The same evaluation of many checkpoints."""
+
+    ckpts: CommaSeparated[str] = Field(
+        min_length=1,
+        description="checkpoints: patterns such as 'runs/*/step-*', a scheme (crossbert:) in front if needed",
+    )
+    launcher: Literal["local", "slurm", "submitit-local"] = Field(
+        "local", description="one after the other in this process, a SLURM job each, or a submitit process each"
+    )
+    slurm: SlurmSettings = SlurmSettings()
+
+    def of(self, ckpt: str, name: str) -> GlueSettings:
+        """The evaluation of one checkpoint."""
+        shared = {field: getattr(self, field) for field in GlueSettings.model_fields}
+        encoder = self.encoder.model_copy(update={"ckpt": ckpt, "name": name})
+        return GlueSettings.model_validate({**shared, "encoder": encoder})
 
 
 class CallbackSettings(Settings):

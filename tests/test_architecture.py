@@ -14,6 +14,7 @@ ROOT = Path(frozenprobe.__file__).parent
 LAYERS = [
     "errors",
     "settings",
+    "ranks",
     "metrics",
     "statistics",
     "encoders",

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.fingerprint import weights_sample
 from frozenprobe.encoders.lengths import resolve_max_length
@@ -54,10 +55,29 @@ class ModuleEncoder(TransformerEncoder):
         super().__init__(bare, tokenizer, Origin(name, "module", None, (*notes, *length_notes)), max_length=length)
 
     def fingerprint(self) -> str:
-        """Digest of a sample of the weights with name and step, where a step was given; else of all weights as they are."""
+        """Digest of a sample of the weights with name and step, where a step was given; else of all weights as they are.
+
+        Raises:
+            EncoderError: No step was given and the weights are sharded, so that no rank has them all.
+        """
+        if self.in_step:
+            if self.step is None:
+                raise EncoderError(
+                    f"{self.info.name}: its weights are sharded over ranks; give the training step instead"
+                )
+            return f"{self.info.name} step {self.step}"  # no rank has the weights, so the caller must keep it unique
         if self.step is not None:
             return f"{self.info.name} {weights_sample(unwrap(self.model))} step {self.step}"
         return super().fingerprint()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether its weights are sharded over ranks (FSDP), which must then run every forward pass together."""
+        if ranks.count() == 1:
+            return False
+        from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # a second to import
+
+        return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in self.model.modules())
 
     @property
     def _cross_checks(self) -> bool:

@@ -20,6 +20,7 @@ from frozenprobe.features.cache import FeatureCache
 from frozenprobe.features.diagnostics import diagnose
 from frozenprobe.features.extract import extract
 from frozenprobe.features.pairs import siamese
+from frozenprobe.features.sharding import Team
 from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.probes.base import Labelled
 from frozenprobe.probes.sweep import run_probes
@@ -30,10 +31,10 @@ from frozenprobe.tasks.base import Split, TaskData, TaskSpec
 HEADLINE_VIEW = View("last", "mean")
 
 
-def unit_key(data: TaskData, pair_form: str) -> UnitKey:
+def unit_key(data: TaskData, pair_form: str, training: str = "frozen") -> UnitKey:
     """The unit of a task; a subset of the published data is never filed under the task's own name."""
     name = data.spec.name + ("-subset" if data.subset else "")
-    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single")
+    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single", training)
 
 
 def unit_title(data: TaskData) -> str:
@@ -90,11 +91,11 @@ class TaskRows:
     inputs: list[Inputs] | KeptTokens
 
     @classmethod
-    def of(cls, data: TaskData, pair_form: str, settings: ProbeSettings) -> TaskRows:
+    def of(cls, data: TaskData, pair_form: str, settings: ProbeSettings, training: str = "frozen") -> TaskRows:
         """Takes the rows in question from a task's data."""
         splits = [train_rows(data.train, settings), *data.evaluations]
         return cls(
-            unit_key(data, pair_form),
+            unit_key(data, pair_form, training),
             unit_title(data),
             data.spec,
             facts_of(data, splits),
@@ -115,8 +116,9 @@ def evaluate_task(
     probes: ProbeSettings,
     cache: FeatureCache | None,
     on_progress: OnProgress,
+    team: Team | None = None,
 ) -> tuple[Unit, dict[str, float]]:
-    """Encodes a task's rows once and probes every view of them.
+    """Encodes a task's rows once, on all ranks of the team if there is one, and probes every view of them.
 
     Returns:
         The finished unit, and its wall time in seconds by phase.
@@ -134,6 +136,7 @@ def evaluate_task(
             features,
             cache=cache,
             on_progress=lambda progress: on_progress("forward", progress.done, progress.total),
+            team=team,
         )
     except FeatureError as error:
         raise FeatureError(f"{title}: {error}") from error

@@ -23,6 +23,7 @@ from frozenprobe.features.cache import FeatureCache, FeatureStore
 from frozenprobe.features.encoding import BatchRunner
 from frozenprobe.features.output import Output
 from frozenprobe.features.pooling import LAST_ONLY, ViewPooler
+from frozenprobe.features.sharding import Team
 from frozenprobe.features.tokens import Chunk, KeptTokens, TextSource, count_truncation
 from frozenprobe.settings import ExtractionSettings, FeatureSettings
 
@@ -91,6 +92,7 @@ def extract(
     *,
     cache: FeatureCache | None = None,
     on_progress: Callable[[ExtractionProgress], None] | None = None,
+    team: Team | None = None,
 ) -> list[Features]:
     """Encodes several inputs together, such as the splits of a task, and pools all views in the same pass.
 
@@ -102,6 +104,7 @@ def extract(
         settings: The token budget (None: measured on the first batches).
         cache: Where vectors are looked up and kept; None encodes everything.
         on_progress: Called after every batch.
+        team: The other ranks, which encode their share (engine/ranks.py); None: this process encodes everything.
 
     Returns:
         The features of each input, float32 `[n, d]` per view, rows in input order. All of them carry one report, of
@@ -111,6 +114,7 @@ def extract(
         EncoderError: `own` pooling of an encoder that has none.
         FeatureError: A non-finite feature (named by row and input), an input without tokens, one that does not
             fit in memory even alone, or an encoder that breaks its contract.
+        RankError: Another rank is lost.
     """
     views = list(dict.fromkeys(views))
     if not views:
@@ -125,7 +129,9 @@ def extract(
         progress = _Progress(source.characters, report, on_progress)
     output = Output(views, source.sizes, encoder.info.hidden_size)
     budget = TokenBudget(encoder.info.device, encoder.info.dtype, settings.tokens_per_batch)
-    runner = BatchRunner(encoder, pooler, budget, output, report)
+    if team is not None and team.in_step:
+        budget.searching = False  # a search runs as many batches as time tells it to
+    runner = BatchRunner(encoder, pooler, budget, output, report, team)
     chunks = source.chunks()
     keeper = None
     known: dict[bytes, int] = {}

@@ -22,6 +22,7 @@ from frozenprobe.features.base import ExtractionReport, Inputs, View
 from frozenprobe.features.cache import FeatureCache
 from frozenprobe.features.extract import ExtractionProgress, extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.sharding import Team
 from frozenprobe.settings import ExtractionSettings, FeatureSettings
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ class MtebEncoder(AbsEncoder):
         self.layer: Layer = first.layer
         self.normalise = normalise and pooler != "own"
         if isinstance(pooler, str):
-            self._pooled: Encoder = encoder
+            self.pooled: Encoder = encoder
             self.view = View(self.layer, cast("Any", pooler))
         else:
-            self._pooled = PooledEncoder(encoder, pooler, layer=self.layer)
+            self.pooled = PooledEncoder(encoder, pooler, layer=self.layer)
             self.view = View("last", "own")
-        ViewPooler(self._pooled, [self.view])
+        ViewPooler(self.pooled, [self.view])
         self.prompts = {role: text for role, text in (prompts or {}).items() if text}
         if self.prompts and isinstance(encoder, HasPrompts):
             raise SettingsError(
@@ -91,6 +92,7 @@ class MtebEncoder(AbsEncoder):
         self.features = features or ExtractionSettings()
         self.cache = cache
         self.mteb_model_meta = meta or ModelMeta.create_empty(overwrites={"similarity_fn_name": ScoringFunction.COSINE})
+        self.team: Team | None = None
         self.on_progress: Callable[[ExtractionProgress], None] | None = None
         self.reports: list[ExtractionReport] = []
         self._fingerprint: str | None = None
@@ -110,17 +112,17 @@ class MtebEncoder(AbsEncoder):
 
     def fingerprint(self) -> str:
         """A digest of the encoder and of a pooler that has weights."""
-        return self._fingerprint or self._pooled.fingerprint()
+        return self._fingerprint or self.pooled.fingerprint()
 
     def pin(self) -> None:
         """Takes the weights as they are for good, so that they are read once and not for every list of texts."""
-        self._fingerprint = self._pooled.fingerprint()
+        self._fingerprint = self.pooled.fingerprint()
         if self.cache is not None:
             self.cache.pin(self._fingerprint)
 
     def width(self) -> int:
         """Length of a vector, seen on a short text."""
-        return extract(self._pooled, [Inputs(["a"])], [self.view], self.features)[0].by_view[self.view].shape[1]
+        return extract(self.pooled, [Inputs(["a"])], [self.view], self.features)[0].by_view[self.view].shape[1]
 
     def start_task(self) -> None:
         """Forgets the vectors and reports of the task before."""
@@ -191,7 +193,13 @@ class MtebEncoder(AbsEncoder):
         prefix = self.prompts.get(role, "") if role is not None else ""
         inputs = Inputs([prefix + text for text in texts] if prefix else texts, role=role)
         (features,) = extract(
-            self._pooled, [inputs], [self.view], self.features, cache=self.cache, on_progress=self.on_progress
+            self.pooled,
+            [inputs],
+            [self.view],
+            self.features,
+            cache=self.cache,
+            on_progress=self.on_progress,
+            team=self.team,
         )
         report = features.report
         self.reports.append(report)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,12 +19,13 @@ from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from torch import nn
 
 from frozenprobe.encoders.base import Encoder, Role
-from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
+from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import run_units
 from frozenprobe.errors import EncoderError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
+from frozenprobe.features.sharding import Team
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
@@ -68,13 +70,45 @@ def run_mteb(
     Raises:
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
     """
-    reporter = reporter or SilentReporter()
+    models: list[MtebEncoder] = []
+
+    def load() -> Encoder:
+        models.append(_model(settings, encoder or load_encoder(settings.encoder), pooler))
+        return models[-1].pooled
+
+    work = partial(
+        _evaluate,
+        settings,
+        out,
+        models,
+        overwrite=overwrite,
+        reporter=reporter or SilentReporter(),
+        import_seconds=import_seconds,
+    )
+    return on_all_ranks(load, work, timeout=settings.features.rank_timeout)
+
+
+def _evaluate(
+    settings: MtebSettings,
+    out: Path,
+    models: Sequence[MtebEncoder],
+    load: Callable[[], Encoder],
+    team: Team | None,
+    *,
+    overwrite: bool,
+    reporter: Reporter,
+    import_seconds: float,
+) -> Run:
+    """The work of `run_mteb` that one process does, with other ranks encoding for it if there is a team.
+
+    `load` loads the encoder, on all of them, and puts the model around it into `models`.
+    """
     with reporter, quiet(), _planned(settings, None if overwrite else out) as plan:
         started = time.perf_counter()
-        encoder = encoder or load_encoder(settings.encoder)
-        name = settings.encoder.name or encoder.info.name
-        model = _model(settings, encoder, pooler)
-        check_padding(encoder)
+        load()
+        model = models[-1]
+        model.team = team
+        name = settings.encoder.name or model.encoder.info.name
         model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name)
         store = RunStore(out, _manifest(settings, model, name), overwrite=overwrite)
