@@ -73,7 +73,7 @@ def _glue_lines(
     records: Sequence[Record], key: Callable[[Record], Any], about: Callable[[Record], tuple[str, ...]]
 ) -> Iterator[Line]:
     """Lines of the linear probe, over seeds their mean."""
-    for group in alike(records):
+    for group in alike(sorted(records, key=lambda record: record.flops or 0)):
         for protocol, source in OURS.items():
             scores = [record.scores("ridge", protocol) for record in group]
             if not all(scores):
@@ -273,12 +273,11 @@ def table9(records: Records) -> list[Table]:
     ]
 
 
-def _board_table(
-    title: str, board_name: str, records: Sequence[Record], wanted: Callable[[Row], bool], lines: Sequence[Line] = ()
-) -> Table:
+def _board_table(title: str, board_name: str, records: Sequence[Record], wanted: Callable[[Row], bool]) -> Table:
     """Rows of a leaderboard, measured ones beside the paper's of the same objective."""
     board = BOARDS[board_name]
-    found, extra = list(lines), {}
+    found: list[Line] = []
+    extra: dict[str, str] = {}
     notes: list[str] = []
     for record in records:
         for row in filter(wanted, run_rows(record.run, record.label, board)):
@@ -287,7 +286,7 @@ def _board_table(
                 averages = board.average(row.scores, tuple(row.scores))
             scores = {name: value for name, value in (row.scores | averages).items() if not np.isnan(value)}
             source = OURS.get(row.protocol, "measured")
-            about = (record.label, f"{record.parameters / 1e6:.4g}M", row.flops, row.backbone)
+            about = (record.label, _millions(record.parameters), row.flops, row.backbone)
             found.append(Line(TITLES.get(str(record.objective), record.label), about, source, scores))
             if row.lacks:
                 notes.append(f"{record.label}: unfinished are {row.lacks}")
@@ -305,39 +304,34 @@ def _board_table(
 
 
 def _millions(parameters: int | None) -> str:
-    return "" if parameters is None else f"{parameters / 1e6:g}M"
+    return "" if parameters is None else f"{parameters / 1e6:.4g}M"
 
 
 def table3(records: Records) -> list[Table]:
     """GLUE and MTEB(eng, v1), frozen and unfrozen."""
-    built_in = [record for record in records.glue if any(unit.key.suite == "built-in" for unit in record.run.units)]
-    glue = [record for record in records.glue if record not in built_in]
-    # Runs of the built-in suite are no rows of the GLUE board, and are compared by their own average.
-    lines = list(
-        _glue_lines(
-            built_in,
-            lambda record: TITLES.get(str(record.objective), record.label),
-            lambda record: (record.label, f"{record.parameters / 1e6:.4g}M", as_flops(record.flops), "frozen"),
-        )
+    linear = _glue_table(
+        "Table 3: GLUE, linear probe on a frozen backbone",
+        "table3_glue_linear_probe.csv",
+        records.glue,
+        ("model", "parameters", "FLOPs"),
+        lambda record: TITLES.get(str(record.objective), record.label),
+        lambda record: (record.label, _millions(record.parameters), as_flops(record.flops)),
+        lambda row: row["model"],
+        lambda row: (row["model"], row["params"], row["flops"]),
     )
-    linear = _board_table(
-        "Table 3: GLUE, linear probe on a frozen backbone", "glue", glue, lambda row: row.method == "linear", lines
-    )
-    names = tasks_of(records.glue)
-    average = linear.columns.pop("avg")
-    linear.columns |= names | {"avg": average}
-    linear.notes = _average_notes(records.glue)
-    v1 = records.mteb("mteb-v1")
     return [
         linear,
         _board_table(
-            "Table 3: GLUE, full finetuning", "glue", glue, lambda row: row.method in ("finetuned", "finetune")
+            "Table 3: GLUE, full finetuning",
+            "glue",
+            records.glue,
+            lambda row: row.method in ("finetuned", "finetune"),
         ),
         *(
             _board_table(
                 f"Table 3: MTEB(eng, v1), contrastive finetuning, {backbone} backbone",
                 "mteb-v1",
-                v1,
+                records.mteb("mteb-v1"),
                 lambda row, backbone=backbone: (row.method, row.backbone) == ("contrastive", backbone),
             )
             for backbone in ("frozen", "unfrozen")

@@ -140,5 +140,8 @@ def draw(frame: pd.DataFrame, best: pd.DataFrame, fits: dict[str, Fit]) -> Any:
             axes.plot(ends, [fits[y].law(float(end)) for end in ends], color="black", label=str(fits[y].law))
             axes.legend()
         axes.set(xscale="log", yscale="log", xlabel=labels[x], ylabel=labels[y])
+        axes.tick_params(axis="x", which="both", labelsize=7, rotation=30)
+        if shown[y].max() < 1.01 * shown[y].min():  # a scale of no extent has no ticks that can be read
+            axes.set_ylim(shown[y].min() / 2, shown[y].max() * 2)
     figure.colorbar(points, ax=figure.axes, label="loss")
     return figure

@@ -238,13 +238,13 @@ def test_figure1_and_figure4_show_scores_against_compute_and_the_papers_points(s
     curve = curves(top)["BERT, linear"]
     assert curve.get_xdata() == pytest.approx([run.flops() for run in bert])
     assert curve.get_ydata() == pytest.approx([100 * mean_score(run.probes[-1]) for run in bert])
-    paper = curves(top)["paper's CrossBERT, linear"]
-    assert (paper.get_xdata()[0], paper.get_ydata()[0]) == (4.1e19, 73.8)
-    assert {"CrossBERT, frozen", "CrossBERT, unfrozen", "paper's Electra, unfrozen"} <= set(curves(bottom))
+    assert curves(top)["paper's CrossBERT (4.1e19 FLOPs), linear"].get_ydata()[0] == 73.8
+    shown = {"CrossBERT, frozen", "CrossBERT, unfrozen", "paper's Electra (7.5e19 FLOPs), unfrozen"}
+    assert shown <= set(curves(bottom))
     panels = [axes for axes in FIGURES["figure4"](records, "paper").axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == [*TITLES.values(), "mean"]
     (row,) = [row for row in read_table("table3_glue_linear_probe.csv") if row["model"] == "BERT"]
-    assert curves(panels[0])["paper's BERT, linear"].get_ydata()[0] == float(row["mnli"])
+    assert curves(panels[0])["paper's BERT (6.8e19 FLOPs), linear"].get_ydata()[0] == float(row["mnli"])
     categories = [axes for axes in FIGURES["figure3"](records, "honest").axes if axes.get_visible()]
     assert len(categories) == 8
 
