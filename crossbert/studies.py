@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from crossbert.config import OWNERS
 from crossbert.recipes import read_assignment, read_recipe, read_value
 from crossbert.scaling import NAMED
 from crossbert.settings import TrainSettings
@@ -255,7 +256,8 @@ def members(study: str | None, config: str | None, fixed: Changes, axes: Mapping
         whole = ({"config": {str(start): {}}} if len(configs) > 1 else {}) | of_study | axes
         for combination in product(*(axis.items() for axis in whole.values())):
             titles = {name: title for name, (title, _) in zip(whole, combination, strict=True)}
-            changes = common | {key: value for _, more in combination for key, value in more.items()}
+            chosen = {key: value for _, more in combination for key, value in more.items()}
+            changes = _applicable(common, chosen.get("model.objective")) | chosen
             name = _folder(titles)
             try:
                 settings = read_recipe(start, changes=changes)
@@ -265,6 +267,14 @@ def members(study: str | None, config: str | None, fixed: Changes, axes: Mapping
                 raise SettingsError(f"two runs would both be called {name}")
             found[name] = Member(name, str(start), titles, settings, plan.probe(settings))
     return list(found.values())
+
+
+def _applicable(changes: Changes, objective: str | None) -> Changes:
+    """Settings without those that an objective does not have, where an axis chooses it: they are for the others."""
+    if objective is None:
+        return changes
+    foreign = {f"model.{name}" for name, owner in OWNERS.items() if owner != objective}
+    return {key: value for key, value in changes.items() if key not in foreign}
 
 
 def _folder(titles: Mapping[str, str]) -> str:

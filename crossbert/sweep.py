@@ -110,6 +110,7 @@ def run_sweep(
 
     Raises:
         SettingsError: The launcher cannot be used.
+        DataError: What is probed cannot be read.
         RecordError: The folder cannot be written.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -117,6 +118,11 @@ def run_sweep(
     waiting = {job.member.name: job for job in jobs if not is_finished(job)}
     if len(waiting) < len(jobs):
         tell(f"{len(jobs) - len(waiting)} of {len(jobs)} runs were finished before")
+    if waiting and settings.checkpoints != "none":
+        from frozenprobe.suites.glue import load_tasks
+
+        first = next(iter(waiting.values()))
+        load_tasks(_glue(first.probe, "-", first.member.name))  # data at fault is found before anything is trained
     if settings.launcher == "local":
         outcomes = _here(waiting, display, reporter, tell, callbacks)
     else:

@@ -57,6 +57,13 @@ def test_every_combination_is_a_run(tiny_config):
     assert {(m.settings.steps, m.settings.seed) for m in found} == {(9, 3)}
 
 
+def test_what_only_one_objective_has_is_for_its_runs_alone(tiny_config):
+    fixed, axes = read_axes(["model.objective=bert,crossbert", "model.predictor_layers=2"])
+    flat_one, crossed = (member.settings.model for member in members(None, str(tiny_config), fixed, axes))
+    assert (flat_one.predictor_layers, crossed.predictor_layers) == (0, 2)
+    assert (flat_one.mask_ratio, crossed.mask_ratio) == (0.2, 0.5)
+
+
 def test_whole_configurations_are_an_axis_too(tiny_config, tiny_data):
     fixed, axes = read_axes([f"data.folder={tiny_data}", "config=bert-77m,crossbert-62m"])
     found = members(None, None, fixed, axes)

@@ -134,9 +134,10 @@ def test_a_killed_sweep_goes_on_where_it_was(command):
         (["--set", "system.keep=3"], "system.keep"),
         (["--probe", "encoder.ckpt=x"], "a sweep's own checkpoints are probed"),
         (["--probe", "probes.draws=0"], "probes.draws"),
+        (["--probe", "suite=builtin", "tasks=nonsense"], "nonsense"),
         (["--slurm", "queue=x"], "unknown setting slurm.queue"),
         (["--checkpoints", "best"], "checkpoints: "),
-        (["--launcher", "slurm"], "submitit is not installed"),
+        (["--launcher", "slurm", "--checkpoints", "none"], "submitit is not installed"),
     ],
 )
 def test_wrong_input_is_one_line_and_nothing_is_trained(words, message, tiny_config, tmp_path, monkeypatch, capsys):
