@@ -230,7 +230,7 @@ def _panel(axes: Axes, points: Sequence[Point], title: str, *, legend: bool = Tr
                     axes.axhline(point.score, ls=level, lw=1, color=COLOURS[objective], label=label)
     axes.set(xscale="log", xlabel=FLOPS, ylabel="percent", title=title)
     if legend and points:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, handlelength=3)
 
 
 def _trained(records: Records, objective: str) -> list[SweptRun]:

@@ -22,8 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS, print_rows, write_down
-from benchmarks.replication_report import plot, report
+from rich.console import Console
+
+from benchmarks.measure import RESULTS, write_down
+from benchmarks.replication_report import plot, print_report, report
 from crossbert.display import default_display
 from crossbert.members import read_sweeps, write_table
 from crossbert.prepare import prepare
@@ -199,10 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
     assert all(map(is_finished, jobs))
     names = {job.member.name for job in jobs}
     result = report([run for run in read_sweeps([out / "runs"]) if run.name in names])
-    print_rows(result.models)
-    print_rows(result.tests)
-    for note in result.notes:
-        print(note)
+    print_report(result, Console())
     figure = RESULTS / "replication.svg" if arguments.write and not arguments.tiny else out / "replication.svg"
     if arguments.write and not arguments.tiny:
         command = (

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
 
-from benchmarks.paper_figures import COLOURS
+from benchmarks.paper_figures import COLOURS, LINES
 from crossbert.data import PreparedData
 from crossbert.members import TITLES, SweptRun, size
 from crossbert.scaling import count_parameters, positions_per_sequence
@@ -164,26 +166,59 @@ def _notes(by_objective: dict[str, list[SweptRun]], tasks: Sequence[str]) -> lis
     return notes
 
 
+def print_report(result: Report, console: Console) -> None:
+    """Prints the objectives side by side, the tests, and what to know."""
+    table = Table(
+        title="by objective; scores in percent with their 95% interval and the spread of seeds", title_justify="left"
+    )
+    table.add_column("")
+    for row in result.models:
+        table.add_column(row["what"], justify="right")
+    for name in result.models[0]:
+        if name != "what" and not name.endswith(("_low", "_high", "_seeds")):
+            table.add_row(name.replace("_", " "), *(_cell(row, name) for row in result.models))
+    console.print(table)
+    table = Table(title="paired tests on the same examples, over all seeds; percent", title_justify="left")
+    for column in ("comparison", "task", "difference", "95% interval", "p", "p, Holm"):
+        table.add_column(column, justify="left" if column in ("comparison", "task") else "right")
+    for row in result.tests:
+        corrected = f"{row['p_holm']:.3g}" if "p_holm" in row else ""
+        ends = f"{row['low']:+.2f} ... {row['high']:+.2f}"
+        table.add_row(row["what"], row["task"], f"{row['difference']:+.2f}", ends, f"{row['p']:.3g}", corrected)
+    console.print(table)
+    for note in result.notes:
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    if isinstance(value, str):
+        return value
+    if f"{name}_low" in row:
+        return f"{value:.1f} ({row[f'{name}_low']:.1f}-{row[f'{name}_high']:.1f}) ± {row[f'{name}_seeds']:.1f}"
+    if f"{name}_seeds" in row:
+        return f"{value:.4f} ± {row[f'{name}_seeds']:.4f}"
+    if name.startswith("flops"):
+        return f"{value:.3e}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
 def plot(result: Report, path: Path) -> None:
     """Draws losses against compute, and scores with their intervals.
 
     Raises:
         SettingsError: The file cannot be written.
     """
-    names = list(dict.fromkeys(name for _, name in result.curves))
-    figure = Figure(figsize=(4 * len(names) + 5, 4.5), layout="constrained")
-    panels = figure.subplots(1, len(names) + 1, width_ratios=[*[1] * len(names), 1.6])
     titles = {title: objective for objective, title in TITLES.items()}
-    for axes, name in zip(panels, names, strict=False):
-        for objective in COLOURS:
-            if (objective, name) in result.curves:
-                flops, losses = result.curves[objective, name]
-                first = (
-                    losses[0] if losses[0] else 1.0
-                )  # losses of different tasks share a scale as shares of their first
-                axes.plot(flops, losses / first, marker="o", ms=3, color=COLOURS[objective], label=TITLES[objective])
-        heading = name.removeprefix("loss_")
-        axes.set(xlabel="FLOPs (eq. 7 and 8)", ylabel="loss / first loss", title=f"held out: {heading}")
+    count = len(result.models)
+    figure = Figure(figsize=(3.4 * count + 6, 4.2), layout="constrained")
+    panels = figure.subplots(1, count + 1, width_ratios=[*[1] * count, 1.8])
+    for axes, row in zip(panels, result.models, strict=False):  # a panel each: losses of different tasks share no axis
+        objective = titles[row["what"]]
+        curves = {name: curve for (other, name), curve in result.curves.items() if other == objective}
+        for line, (name, (flops, losses)) in zip(LINES, curves.items(), strict=False):
+            axes.plot(flops, losses, line, marker="o", ms=3, color=COLOURS[objective], label=name.removeprefix("loss_"))
+        axes.set(xlabel="FLOPs (eq. 7 and 8)", ylabel="validation loss", title=row["what"])
         axes.legend(fontsize=8)
     tasks = [name.removesuffix("_low") for name in result.models[0] if name.endswith("_low")]
     for number, row in enumerate(result.models):
