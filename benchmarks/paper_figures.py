@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.paper_records import OBJECTIVES, Record, Records, alike, tasks_of, title_of
 from crossbert.fit import draw, fit_power_law, keep_best
-from crossbert.members import TITLES, SweptRun, mean_score, size, table
+from crossbert.swept import TITLES, SweptRun, mean_score, size, table
 from frozenprobe.errors import RecordError
 from frozenprobe.reports.boards import BOARDS, GLUE_TASKS
 from frozenprobe.reports.paper_tables import published_rows

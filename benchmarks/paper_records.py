@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from crossbert.config import ModelConfig
-from crossbert.members import SweptRun, read_sweeps, read_swept, size
-from crossbert.reading import read_config
+from crossbert.reading import find_checkpoint, read_config
 from crossbert.scaling import count_parameters
+from crossbert.swept import MEMBER, SweptRun, read_sweeps, read_swept, size
 from frozenprobe.errors import EncoderError, RecordError
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.reports.boards import BOARDS, TITLES
@@ -146,12 +146,13 @@ def read_records(folders: Sequence[Path]) -> Records:
 
 def _record(run: Run, swept: SweptRun | None) -> Record:
     ckpt = Path(run.manifest["settings"]["encoder"]["ckpt"].removeprefix("crossbert:"))
-    if swept is None and (ckpt.parent.parent / "member.json").is_file():
-        swept = read_swept(ckpt.parent.parent)
+    if swept is None:  # a checkpoint of a sweep, or its training's folder, probed apart
+        place = next((folder for folder in (ckpt.parent, ckpt.parent.parent) if (folder / MEMBER).is_file()), None)
+        swept = None if place is None else read_swept(place)
     model = swept.model if swept else None
     if model is None:
         try:
-            model = read_config(ckpt).model
+            model = read_config(find_checkpoint(ckpt)).model
         except EncoderError:
             model = None
     notes = [note.removeprefix("pre-trained as ") for note in run.manifest["encoder"].get("notes", ())]

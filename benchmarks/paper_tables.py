@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper_records import Record, Records, alike, tasks_of, title_of, warm_start
-from crossbert.members import TITLES
+from crossbert.swept import TITLES
 from frozenprobe.reports.boards import BOARDS, GLUE_TASKS
 from frozenprobe.reports.paper_tables import published_rows, read_table
 from frozenprobe.reports.rows import Row, as_flops, run_rows

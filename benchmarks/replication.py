@@ -24,15 +24,15 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.measure import RESULTS, write_down
-from benchmarks.replication_report import plot, print_report, report
+from benchmarks.measure import write_down
+from benchmarks.replication_report import Report, plot, print_report, report
 from crossbert.display import default_display
-from crossbert.members import read_sweeps, write_table
 from crossbert.prepare import prepare
 from crossbert.recipes import read_recipe
 from crossbert.scaling import flops_per_position, positions_per_sequence
 from crossbert.settings import PrepareSettings, SweepSettings
 from crossbert.sweep import is_finished, plan, run_sweep
+from crossbert.swept import read_sweeps, write_table
 from frozenprobe.engine.progress import default_reporter
 from frozenprobe.errors import DataError, FrozenprobeError, SettingsError
 from frozenprobe.settings import parse
@@ -175,6 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.seeds < 1:
         raise SettingsError(f"--seeds: at least 1 (got {arguments.seeds})")
+    if arguments.tiny and arguments.write:
+        raise SettingsError("--write: the figures of --tiny mean nothing")
     if arguments.held_out and arguments.prepared is None:
         raise SettingsError("--held-out goes with --prepared")
     if arguments.data is None:
@@ -202,15 +204,19 @@ def _run(arguments: argparse.Namespace) -> int:
     names = {job.member.name for job in jobs}
     result = report([run for run in read_sweeps([out / "runs"]) if run.name in names])
     print_report(result, Console())
-    figure = RESULTS / "replication.svg" if arguments.write and not arguments.tiny else out / "replication.svg"
-    if arguments.write and not arguments.tiny:
-        command = (
-            f"python -m benchmarks.replication --config {Path(arguments.config).name} --seeds {arguments.seeds} --write"
-        )
-        write_down("replication", command, [*result.models, *result.tests, *({"note": note} for note in result.notes)])
+    figure = write(result, arguments) if arguments.write else out / "replication.svg"
     plot(result, figure)
     print(f"drawn in {figure}")
     return 0
+
+
+def write(result: Report, arguments: argparse.Namespace) -> Path:
+    """Writes the figures to `results/measured/`, and gives the place of their plot."""
+    own = " --prepared DATA --held-out DATA ..." if arguments.prepared is not None else ""
+    name = Path(arguments.config).name
+    command = f"python -m benchmarks.replication --config {name} --seeds {arguments.seeds}{own} --write"
+    rows = [*result.models, *result.tests, *({"note": note} for note in result.notes)]
+    return write_down("replication", command, rows).with_suffix(".svg")
 
 
 if __name__ == "__main__":

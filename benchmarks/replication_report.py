@@ -15,8 +15,8 @@ from rich.table import Table
 
 from benchmarks.paper_figures import COLOURS, LINES
 from crossbert.data import PreparedData
-from crossbert.members import TITLES, SweptRun, size
 from crossbert.scaling import count_parameters, positions_per_sequence
+from crossbert.swept import TITLES, SweptRun, size
 from frozenprobe.errors import SettingsError
 from frozenprobe.metrics import METRICS
 from frozenprobe.records.reading import read_run

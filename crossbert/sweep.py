@@ -1,4 +1,4 @@
-"""Trains and probes the runs of a sweep, each in a folder of its own; see `members.py` for what it leaves behind.
+"""Trains and probes the runs of a sweep, each in a folder of its own; see `swept.py` for what it leaves behind.
 
 What is finished is not done again, what was interrupted goes on, and a run that fails is named while the others go on.
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 from crossbert.cluster import run_jobs
 from crossbert.display import Display
-from crossbert.members import MEMBER, RESULT
 from crossbert.reading import MARKER, steps_of
 from crossbert.settings import SweepSettings, TrainSettings
 from crossbert.studies import Member, as_axes, flat, members
+from crossbert.swept import MEMBER, RESULT
 from frozenprobe.engine.progress import PlainReporter, Reporter
 from frozenprobe.errors import FrozenprobeError, RecordError, SettingsError
 from frozenprobe.records.store import write_atomically

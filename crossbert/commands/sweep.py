@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from crossbert.display import default_display
-    from crossbert.members import write_table
     from crossbert.sweep import plan, run_sweep
+    from crossbert.swept import write_table
     from frozenprobe.engine.progress import default_reporter
 
     console = Console()
@@ -129,8 +129,8 @@ def read_settings(arguments: argparse.Namespace) -> SweepSettings:
 def _print_plan(jobs: list, console: Any) -> None:
     from rich.table import Table
 
-    from crossbert.members import size
     from crossbert.scaling import count_parameters, paper_flops, positions_per_sequence
+    from crossbert.swept import size
 
     table = Table(title=f"{len(jobs)} runs", title_justify="left")
     for column in ("run", "model"):

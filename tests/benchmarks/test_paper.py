@@ -13,11 +13,11 @@ from benchmarks.paper import COMMANDS, main, print_tables
 from benchmarks.paper_figures import FIGURES
 from benchmarks.paper_records import read_records
 from benchmarks.paper_tables import PAPER, TABLES
-from crossbert.members import mean_score
 from crossbert.scaling import paper_flops
 from crossbert.settings import TrainSettings
 from crossbert.studies import flat
 from crossbert.sweep import unflat
+from crossbert.swept import mean_score
 from frozenprobe.reports.boards import BOARDS, CATEGORIES
 from frozenprobe.reports.paper_tables import read_table
 from frozenprobe.settings import parse
@@ -68,7 +68,7 @@ def mteb(folder, checkpoint, skill, *, benchmark="mteb-v2", backbone="frozen", d
     make_run(folder, units[drop:], name=folder.name, training_flops=1e15)
     path = folder / "manifest.json"
     values = json.loads(path.read_text()) | manifest
-    values["settings"]["encoder"]["ckpt"] = f"crossbert:{checkpoint}/train/step-100"
+    values["settings"]["encoder"]["ckpt"] = f"{checkpoint}/train" if drop else f"crossbert:{checkpoint}/train/step-100"
     path.write_text(json.dumps(values))
     return folder
 

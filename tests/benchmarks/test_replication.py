@@ -1,5 +1,6 @@
 """The replication: a fair plan, a trial run of it that is resumed, and tests over all seeds at once."""
 
+import argparse
 import json
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from benchmarks import replication
 from benchmarks.replication import Deadline, main, same_compute
 from benchmarks.replication_report import report
-from crossbert.members import mean_score, read_sweeps
 from crossbert.recipes import read_recipe
 from crossbert.scaling import flops_per_position, positions_per_sequence
+from crossbert.swept import mean_score, read_sweeps
 from crossbert.text import builtin_documents
 from frozenprobe.records.reading import read_run
 
@@ -103,6 +104,21 @@ def test_the_report_is_of_all_seeds(done):
     assert found.curves["electra", "loss_books"][1][-1] == pytest.approx(np.mean(losses))
 
 
+def test_results_are_written_without_the_paths_of_this_machine(done, tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.measure.RESULTS", tmp_path)
+    asked = argparse.Namespace(config="/home/me/own.toml", seeds=2, prepared=done[0])
+    place = replication.write(report(read_sweeps([done[0] / "tiny" / "runs"])), asked)
+    assert place == tmp_path / "replication.svg"
+    written = (tmp_path / "replication.json").read_text()
+    rows = json.loads(written)["rows"]
+    assert {"BERT", "CrossBERT", "Electra", "CrossBERT - BERT", "CrossBERT - Electra"} <= {
+        row.get("what") for row in rows
+    }
+    assert "--config own.toml --seeds 2 --prepared DATA" in written
+    assert "/home/me" not in written
+    assert str(done[0]) not in written
+
+
 def test_a_deadline_interrupts_and_none_does_not():
     Deadline(None)(1, None, None)
     Deadline(60)(1, None, None)
@@ -116,6 +132,7 @@ def test_a_deadline_interrupts_and_none_does_not():
         (["--data", "absent"], "train.parquet is missing"),
         (["--seeds", "0"], "--seeds"),
         (["--held-out", "x"], "--held-out goes with --prepared"),
+        (["--tiny", "--write"], "the figures of --tiny mean nothing"),
         ([], "FROZENPROBE_TEST_DATA"),
     ],
 )

@@ -1,10 +1,19 @@
 """Which runs a sweep is made of."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
+import crossbert
+from crossbert.cli import main
 from crossbert.scaling import NAMED, count_parameters
+from crossbert.settings import SweepSettings
 from crossbert.studies import STUDIES, as_axes, flat, members, read_axes
+from crossbert.sweep import plan
 from frozenprobe.errors import SettingsError
+from frozenprobe.settings import parse
 
 PAPER = {"table1": "bert-239m", "table6": "bert-239m"}
 
@@ -138,3 +147,28 @@ def test_every_study_fits_a_small_base(tiny_config):
     for study in set(STUDIES) - {"scaling"}:
         found = members(study, str(tiny_config), {"model.heads": 4, "model.layers": 4}, {})
         assert len({member.name for member in found}) == len(found) >= 1
+
+
+PAGE = (Path(crossbert.__file__).parent.parent / "docs" / "pretraining.md").read_text()
+
+
+def test_the_page_and_the_help_name_every_study(capsys):
+    rows = re.findall(r"^\| (`[^|]*`) \|", PAGE.split("| study |")[1].split("\n\n")[0], re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(STUDIES)
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"a study of the paper ({', '.join(STUDIES)})" in shown
+
+
+def test_the_file_of_the_page_is_a_sweep(tiny_data, tmp_path):
+    block = PAGE.split('    config = "nano"\n')[1].split("\n\n")[0]
+    text = 'config = "nano"\n' + "\n".join(line.removeprefix("    ") for line in block.splitlines())
+    settings = parse(SweepSettings, tomllib.loads(text.replace("data/mine", str(tiny_data))))
+    jobs = plan(settings, tmp_path)
+    assert len(jobs) == 6
+    assert jobs[0].member.name == "seed=0,size=narrow"
+    assert [job.settings.model.width for job in jobs[:2]] == [64, 256]
+    assert jobs[1].settings.optimiser.learning_rate == 1e-3
+    assert jobs[0].probe == {"suite": "builtin"}
+    assert jobs[0].settings.system.keep == 0  # all checkpoints are probed

@@ -17,10 +17,10 @@ import crossbert
 from crossbert.cli import main
 from crossbert.cluster import run_jobs
 from crossbert.fit import read_sweep
-from crossbert.members import read_sweeps, size
 from crossbert.reading import find_checkpoint
 from crossbert.scaling import paper_flops
 from crossbert.settings import SlurmSettings
+from crossbert.swept import read_sweeps, size
 from frozenprobe.records.reading import read_run
 
 SHORT = ["steps=4", "optimiser.warmup_steps=1", "system.checkpoint_every=2"]
