@@ -203,7 +203,8 @@ def _run(arguments: argparse.Namespace) -> int:
     assert all(map(is_finished, jobs))
     names = {job.member.name for job in jobs}
     result = report([run for run in read_sweeps([out / "runs"]) if run.name in names])
-    print_report(result, Console())
+    console = Console()
+    print_report(result, console if console.is_terminal else Console(width=180))
     figure = write(result, arguments) if arguments.write else out / "replication.svg"
     plot(result, figure)
     print(f"drawn in {figure}")

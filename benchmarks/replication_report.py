@@ -116,14 +116,14 @@ def _cost(objective: str, runs: Sequence[SweptRun]) -> dict[str, Any]:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """The mean over seeds, and how far they are apart."""
-    return {name: float(np.mean(values)), f"{name}_seeds": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
+    """The mean over seeds, and their standard deviation where there are several."""
+    found = {name: float(np.mean(values))}
+    return found | ({f"{name}_seeds": float(np.std(values, ddof=1))} if len(values) > 1 else {})
 
 
 def _score(title: str, contrast: Any, values: np.ndarray) -> dict[str, float]:
     low, high = contrast.interval
-    own = {"low": low, "high": high, "seeds": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
-    return {title: 100 * contrast.value, **{f"{title}_{name}": 100 * value for name, value in own.items()}}
+    return {**_spread(title, 100 * values), f"{title}_low": 100 * low, f"{title}_high": 100 * high}
 
 
 def _test(baseline: str, task: str, examples: int | None, contrast: Any, corrected: float | None) -> dict[str, Any]:
@@ -173,14 +173,14 @@ def print_report(result: Report, console: Console) -> None:
     )
     table.add_column("")
     for row in result.models:
-        table.add_column(row["what"], justify="right")
+        table.add_column(row["what"], justify="right", no_wrap=True)
     for name in result.models[0]:
         if name != "what" and not name.endswith(("_low", "_high", "_seeds")):
             table.add_row(name.replace("_", " "), *(_cell(row, name) for row in result.models))
     console.print(table)
     table = Table(title="paired tests on the same examples, over all seeds; percent", title_justify="left")
     for column in ("comparison", "task", "difference", "95% interval", "p", "p, Holm"):
-        table.add_column(column, justify="left" if column in ("comparison", "task") else "right")
+        table.add_column(column, justify="left" if column in ("comparison", "task") else "right", no_wrap=True)
     for row in result.tests:
         corrected = f"{row['p_holm']:.3g}" if "p_holm" in row else ""
         ends = f"{row['low']:+.2f} ... {row['high']:+.2f}"
@@ -194,10 +194,12 @@ def _cell(row: dict[str, Any], name: str) -> str:
     value = row[name]
     if isinstance(value, str):
         return value
+    digits = 1 if f"{name}_low" in row else 4
+    spread = f" ± {row[f'{name}_seeds']:.{digits}f}" if f"{name}_seeds" in row else ""
     if f"{name}_low" in row:
-        return f"{value:.1f} ({row[f'{name}_low']:.1f}-{row[f'{name}_high']:.1f}) ± {row[f'{name}_seeds']:.1f}"
-    if f"{name}_seeds" in row:
-        return f"{value:.4f} ± {row[f'{name}_seeds']:.4f}"
+        return f"{value:.1f} ({row[f'{name}_low']:.1f} ... {row[f'{name}_high']:.1f}){spread}"
+    if name.startswith("loss"):
+        return f"{value:.4f}{spread}"
     if name.startswith("flops"):
         return f"{value:.3e}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
