@@ -1,6 +1,6 @@
 """Functions as jobs of a SLURM cluster, through submitit: submitted as one array, awaited, and found again by a later call.
 
-Knows nothing of what the functions do. A job with several GPUs is as many ranks (frozenprobe/ranks.py).
+Knows nothing of what the functions do. A job with several GPUs is as many ranks, as under torchrun.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from frozenprobe import ranks
-from frozenprobe.errors import SettingsError
+from frozenprobe.errors import RecordError, SettingsError
 from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import SlurmSettings
 
@@ -23,7 +22,7 @@ Function = Callable[[], str | None]
 
 
 def run_jobs(
-    functions: Mapping[str, Function], folder: Path, settings: SlurmSettings, *, cluster: str
+    functions: Mapping[str, Function], folder: Path, settings: SlurmSettings, *, cluster: str, title: str
 ) -> Iterator[tuple[str, str | None]]:
     """Runs functions as jobs; a name whose job of an earlier call is still under way is not submitted again.
 
@@ -32,25 +31,30 @@ def run_jobs(
         folder: For submitit's files and logs, and the list of jobs; seen by the cluster's machines too.
         settings: What each job asks for.
         cluster: `slurm`, or `local` for processes on this machine.
+        title: What the jobs are called in the cluster's queue.
 
     Yields:
         Names, as their jobs end, with None or what went wrong.
 
     Raises:
         SettingsError: submitit is missing, or the cluster refuses the jobs.
+        RecordError: The folder cannot be written.
     """
     try:
         submitit: Any = import_module("submitit")
     except ImportError:
         raise SettingsError("jobs need submitit: pip install 'frozenprobe[slurm]'") from None
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"cannot write {folder}: {error.strerror or error}") from error
     register = folder / "jobs.json"
     tasks = max(1, settings.gpus)
     jobs = _found_again(submitit, folder, register, functions, tasks) if cluster == "slurm" else {}
     new = [name for name in functions if name not in jobs]
     try:
         executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
-        executor.update_parameters(**_parameters(settings, tasks, cluster))
+        executor.update_parameters(**_parameters(settings, tasks, cluster, title))
         with executor.batch():
             submitted = {name: executor.submit(_in_job, functions[name], tasks) for name in new}
     except Exception as error:
@@ -67,13 +71,12 @@ def _in_job(function: Function, tasks: int) -> str | None:
     if tasks > 1:
         helpers: Any = import_module("submitit.helpers")
         helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
-    with ranks.joined():
-        return function()
+    return function()
 
 
-def _parameters(settings: SlurmSettings, tasks: int, cluster: str) -> dict[str, Any]:
+def _parameters(settings: SlurmSettings, tasks: int, cluster: str, title: str) -> dict[str, Any]:
     parameters: dict[str, Any] = {
-        "name": "frozenprobe",
+        "name": title,
         "nodes": 1,
         "tasks_per_node": tasks,
         "gpus_per_node": settings.gpus,

@@ -114,7 +114,7 @@ def run_sweep(
         read_tasks(settings)  # data at fault is found before anything is submitted
         jobs = {
             checkpoint.name: partial(
-                evaluate_checkpoint,
+                _in_job,
                 settings.of(_absolute(checkpoint), checkpoint.name),
                 out.absolute() / checkpoint.name,
                 overwrite,
@@ -122,7 +122,7 @@ def run_sweep(
             for checkpoint in checkpoints
         }
         cluster = "slurm" if settings.launcher == "slurm" else "local"
-        outcomes = run_jobs(jobs, out.absolute() / JOBS, settings.slurm, cluster=cluster)
+        outcomes = run_jobs(jobs, out.absolute() / JOBS, settings.slurm, cluster=cluster, title="frozenprobe")
     failed = {}
     for name, error in outcomes:
         if error is not None:
@@ -155,6 +155,12 @@ def evaluate_checkpoint(
     except Exception as error:  # whatever a checkpoint's code does, the others go on
         return " ".join(f"{type(error).__name__}: {error}".split())[:500]
     return None
+
+
+def _in_job(settings: GlueSettings, out: Path, overwrite: bool) -> str | None:
+    """What a job of a cluster does, on each of its ranks."""
+    with ranks.joined():
+        return evaluate_checkpoint(settings, out, overwrite)
 
 
 def _one_by_one(
