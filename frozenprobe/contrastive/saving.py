@@ -93,7 +93,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_pooler(
-    folder: Path, encoder: Encoder, *, fingerprint: str | None = None, origin: Encoder | None = None
+    folder: str | Path, encoder: Encoder, *, fingerprint: str | None = None, origin: Encoder | None = None
 ) -> nn.Module:
     """Loads a pooler for the encoder that it was trained on, in eval mode, on that encoder's device.
 
@@ -110,6 +110,7 @@ def load_pooler(
         RecordError: The folder is damaged.
         EncoderError: It was trained on another encoder, dtype or length limit.
     """
+    folder = Path(folder)
     config = read_config(folder)
     trained, here = config["encoder"], encoder_facts(encoder, config["encoder"]["layer"], fingerprint)
     for name, option in (("dtype", "--dtype"), ("max_length", "--max-length")):

@@ -12,12 +12,12 @@ import re
 import warnings
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.huggingface import contents
-from frozenprobe.errors import EncoderError, FrozenprobeError
-from frozenprobe.settings import EncoderSettings
+from frozenprobe.errors import EncoderError, FrozenprobeError, SettingsError
+from frozenprobe.settings import EncoderSettings, parse
 
 GROUP = "frozenprobe.encoders"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_\-]*):(.*)", re.DOTALL)
@@ -42,18 +42,25 @@ class Adapter(Protocol):
         ...
 
 
-def load_encoder(settings: EncoderSettings) -> Encoder:
-    """Loads the encoder that `settings.ckpt` names.
+def load_encoder(ckpt: str | Path | EncoderSettings, **options: Any) -> Encoder:
+    """Loads the encoder that a checkpoint names.
 
     Args:
-        settings: The checkpoint and how it is run.
+        ckpt: Hub id, folder or `scheme:path`; or the checkpoint and how it is run, as settings.
+        **options: Fields of `EncoderSettings`, where `ckpt` is a name: `dtype="bf16"`, `max_length=256`.
 
     Returns:
         The encoder, ready to run.
 
     Raises:
         EncoderError: No adapter or more than one claims it, or loading fails; one line that says what to do.
+        SettingsError: An option is unknown or has an impossible value.
     """
+    settings = ckpt
+    if not isinstance(settings, EncoderSettings):
+        settings = parse(EncoderSettings, {"ckpt": str(ckpt), **options})
+    elif options:
+        raise SettingsError("options go with a checkpoint's name; settings hold them already")
     adapters, broken = find_adapters()
     adapter, path = claim(settings.ckpt, adapters, broken)
     try:

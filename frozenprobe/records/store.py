@@ -186,13 +186,13 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
         if _content_id(content) != file.stem:
             damaged.append(file.name)
             continue
-        parquet = pq.ParquetFile(pa.BufferReader(content))
+        parquet = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
         about = json.loads(parquet.metadata.metadata[METADATA_KEY])
         key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE, None)
         if headline_only and headline is not None:  # the first records have none in their footer
             rows = [{**EMPTY_ROW, **row} for row in headline]
         else:
-            rows = parquet.read().to_pylist()
+            rows = parquet.read(use_threads=False).to_pylist()
         units.setdefault(key, Unit(key, about.pop("title"), about, rows))
     return list(units.values()), damaged
 

@@ -6,6 +6,8 @@ Names and paths may hold square brackets, so every console is made by `terminal`
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Sequence
 
 import pandas as pd
@@ -22,8 +24,9 @@ LEVEL_OF_DOUBT = 0.05  # a difference with a larger p is printed dim
 
 
 def terminal() -> Console:
-    """The terminal, or whatever the output goes to."""
-    return Console(markup=False)
+    """The terminal, or whatever the output goes to: a file or a pipe has room for wide tables."""
+    fixed = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(markup=False, width=None if fixed else 160)
 
 
 def print_run(run: Run, console: Console) -> None:
@@ -188,12 +191,13 @@ def _print_views(run: Run, console: Console) -> None:
     views = list(dict.fromkeys((layer, pooling) for layer, pooling, *_ in largest))
     if len(views) < 2:
         return
-    columns = list(dict.fromkeys((title, form) for _, _, title, form in largest))
+    order = titles(run)
+    columns = sorted({(title, form) for _, _, title, form in largest}, key=lambda item: (order.index(item[0]), item[1]))
     table = Table(title="by layer and pooling: linear, honest (diagnostic)", title_justify="left")
     table.add_column("layer")
     table.add_column("pooling")
     for title, form in columns:
-        table.add_column(title if form in ("single", "joint") else f"{title} ({form})", justify="right")
+        table.add_column(title if form in ("single", "joint") else f"{title}\n{form}", justify="right", overflow="fold")
     for layer, pooling in views:
         values = [largest.get((layer, pooling, title, form)) for title, form in columns]
         table.add_row(layer, pooling, *[f"{100 * value['value']:.1f}" if value else "" for value in values])

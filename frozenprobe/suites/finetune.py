@@ -57,7 +57,10 @@ def starting_point(encoder: Encoder, settings: EncoderSettings) -> Encoder:
         EncoderError: Its weights cannot be trained, or its device is not the first GPU.
     """
     if not isinstance(encoder, Finetunable):
-        raise EncoderError(f"{encoder.info.name} cannot be finetuned: its adapter gives no trainable model")
+        raise EncoderError(
+            f"{encoder.info.name} cannot be finetuned: its adapter gives no trainable model; a Hugging Face "
+            "folder can be (--ckpt hf:FOLDER)"
+        )
     if importlib.util.find_spec("accelerate") is None:
         raise EncoderError("finetuning needs accelerate: pip install 'frozenprobe[finetune]'")
     if settings.device not in ("auto", "cpu", "cuda", "cuda:0", "mps"):
