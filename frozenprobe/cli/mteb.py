@@ -12,7 +12,7 @@ from rich.table import Table
 
 from frozenprobe.cli.options import add_options, read_options
 from frozenprobe.errors import SettingsError
-from frozenprobe.settings import MtebSettings
+from frozenprobe.suites.mteb.settings import MtebSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     console = terminal()
     if arguments.dry_run:
         _print_forecast(forecast(settings), console)
+        if settings.trains:
+            console.print("the training of the pooler comes first, and is not in it", style="yellow")
         return
     result = run_mteb(
         settings,

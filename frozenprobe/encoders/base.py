@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from frozenprobe.settings import Layer, Role
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-Layer = int | Literal["last"]
-Role = Literal["query", "document"]
 Visit = Callable[["Layer", "torch.Tensor"], None]
 
 

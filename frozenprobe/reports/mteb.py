@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -158,12 +159,25 @@ def print_mteb(run: Run, console: Console) -> None:
             soft_wrap=True,
             highlight=False,
         )
-    for line in run.warnings():
+    for line in (*_of_pooler(manifest.get("pooler")), *run.warnings()):
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     seconds = run.seconds()
-    order = ("import", "load", "data", "tokenize", "forward", "cache", "score")
+    order = ("import", "load", "train", "data", "tokenize", "forward", "cache", "score")
     spent = ", ".join(f"{phase} {seconds[phase]:.1f} s" for phase in order if seconds.get(phase, 0) >= 0.05)
     console.print(f"wall time: {spent}; records in {run.folder}", style="dim", soft_wrap=True, highlight=False)
+
+
+def _of_pooler(about: dict[str, Any] | None) -> list[str]:
+    """What a trained pooler was trained on, and how it did on held-out queries."""
+    if not about:
+        return []
+    line = f"pooler {about['name']}: trained on {about['data']['source']}"
+    if score := about.get("held_out", {}).get("ndcg@10"):
+        half = (score["against_mean_high"] - score["against_mean_low"]) / 2
+        line += (
+            f"; held-out nDCG@10 {score['value']:.3f}, against mean pooling {score['against_mean']:+.3f} ±{half:.3f}"
+        )
+    return [line]
 
 
 def write_csv(run: Run, folder: Path) -> None:

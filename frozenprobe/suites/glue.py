@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.given import given_encoder, run_facts
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.evaluate import (
     HEADLINE_VIEW,
@@ -38,7 +39,6 @@ from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import GlueSettings, parse
-from frozenprobe.suites.given import given_encoder, run_facts
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve

@@ -12,7 +12,8 @@ from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import DataError, RecordError
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.mteb import print_mteb, summarise_mteb
-from frozenprobe.settings import EncoderSettings, MtebSettings, parse
+from frozenprobe.settings import EncoderSettings, parse
+from frozenprobe.suites.mteb.settings import MtebSettings
 from tests.suites.mteb import rows
 
 
