@@ -83,14 +83,14 @@ def run_mteb(
         seconds = {"import": import_seconds, "load": time.perf_counter() - started}
         check_padding(encoder)
         if settings.trains:
-            probed, store = _trained(settings, encoder, name, out, overwrite, reporter, seconds)
+            probed, store = _trained(settings, plan, encoder, name, out, overwrite, reporter, seconds)
             model = _model(settings, probed)
         else:
             if overwrite and (folder := settings.pooler_folder) and folder.resolve().is_relative_to(out.resolve()):
                 raise SettingsError(f"--pooler {folder} lies in --out, where --overwrite would drop it")
             probed = choose(settings, encoder, pooler)
             model = _model(settings, probed)
-            manifest = _manifest(settings, encoder, name, _identity(settings, model, name))
+            manifest = _manifest(settings, plan, encoder, name, _identity(settings, model, name))
             store = _open(out, manifest, overwrite, ("mteb", "model", FOLDER))
         model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name, probed.rows)
@@ -120,6 +120,7 @@ def run_mteb(
 
 def _trained(
     settings: MtebSettings,
+    plan: Plan,
     encoder: Encoder,
     name: str,
     out: Path,
@@ -143,7 +144,7 @@ def _trained(
         "prompts": settings.prompts,
         "model": {"name": model_name(settings, name, METHOD, backbone)},
     }
-    manifest = _manifest(settings, encoder, name, identity)
+    manifest = _manifest(settings, plan, encoder, name, identity)
     require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
     stores: list[RunStore] = []
     started = time.perf_counter()
@@ -189,7 +190,7 @@ def forecast(
 
 def evaluate_mteb(
     ckpt: str | Path | Encoder,
-    pooler: str | nn.Module | None = None,
+    pooler: str | Path | nn.Module | None = None,
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -200,13 +201,14 @@ def evaluate_mteb(
 
     Args:
         ckpt: Hub id, folder, `scheme:path`, or a loaded encoder.
-        pooler: `mean`, `cls`, `last`, `own`, or a torch module from token features `[b, t, d]` and mask `[b, t]` to `[b, e]`;
-            None: the checkpoint's own where it declares one, else `mean`.
+        pooler: `mean`, `cls`, `last`, `own`, the folder of a trained pooler, or a torch module from token features `[b, t, d]`
+            and mask `[b, t]` to `[b, e]`; None: the checkpoint's own where it declares one, else `mean`.
         out: Folder for records, mteb's results and the exported encoder; None keeps them only for the length of the call.
         overwrite: Drop what another run left in `out`.
         reporter: Told about progress; None is silent.
         **settings: Fields of `MtebSettings`, sections as dictionaries: `tasks="STS12,SciFact"`, `benchmark="MTEB(eng, v1)"`,
-            `encoder={"dtype": "bf16"}`.
+            `encoder={"dtype": "bf16"}`; `frozen=True` trains a pooler first, with what `contrastive` says:
+            `contrastive={"data": {"train_data": "triples.jsonl"}, "training": {"lr": 1e-4}}`.
 
     Returns:
         One row per score: task, split, metric, value as a fraction; the main scores have `is_headline`.
@@ -216,12 +218,12 @@ def evaluate_mteb(
     """
     encoder, section = given_encoder(ckpt, settings.get("encoder"))
     values: dict[str, Any] = {**settings, "encoder": section}
-    if isinstance(pooler, str):
-        values["pooler"] = pooler
+    if isinstance(pooler, str | Path):
+        values["pooler"] = str(pooler)
     if out is None:
         values.setdefault("export", False)
     checked = parse(MtebSettings, values)
-    module = None if pooler is None or isinstance(pooler, str) else pooler
+    module = None if pooler is None or isinstance(pooler, str | Path) else pooler
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
         folder = Path(out) if out is not None else Path(temporary) / "run"
         run = run_mteb(checked, folder, encoder=encoder, pooler=module, overwrite=overwrite, reporter=reporter)
@@ -278,27 +280,39 @@ def _identity(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str
     }
 
 
-def _manifest(settings: MtebSettings, encoder: Encoder, name: str, identity: dict[str, Any]) -> dict[str, Any]:
+def _manifest(
+    settings: MtebSettings, plan: Plan, encoder: Encoder, name: str, identity: dict[str, Any]
+) -> dict[str, Any]:
     """What the folder says of the run."""
     return {
         "suite": OUTSIDE,
         "identity": identity,
         "encoder": {**vars(encoder.info), "name": name, "fingerprint": encoder.fingerprint()},
         "settings": settings.model_dump(mode="json", exclude=None if settings.trains else {"contrastive"}),
+        **_asked(plan),
+        "training_data": None,
+        "zero_shot": None,
         **provenance(),
+    }
+
+
+def _asked(plan: Plan, before: Sequence[str] = ()) -> dict[str, Any]:
+    """The benchmark, and the tasks asked for so far."""
+    asked = [*before, *(task.metadata.name for task in plan.selection.tasks)]
+    return {
+        "benchmark": {"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
+        "asked": list(dict.fromkeys(asked)),
     }
 
 
 def _facts(plan: Plan, model: MtebEncoder, store: RunStore, known: TrainingData) -> dict[str, Any]:
     """What a later run in the folder may change without another number: the tasks, and what is said of the training data."""
-    before = cast("list[str]", store.manifest.get("asked", []))
-    asked = [*before, *(task.metadata.name for task in plan.selection.tasks)]
-    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *asked])
+    facts = _asked(plan, cast("list[str]", store.manifest.get("asked", [])))
+    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *facts["asked"]])
     trained = model.mteb_model_meta.get_training_datasets()  # with those that mteb holds for similar
     unseen = True if known.complete else None
     return {
-        "benchmark": {"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
-        "asked": list(dict.fromkeys(asked)),
+        **facts,
         "training_data": None if known.names is None else sorted(known.names),
         "zero_shot": None if trained is None else {name: False if name in trained else unseen for name in names},
     }

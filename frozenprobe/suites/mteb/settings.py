@@ -73,13 +73,13 @@ class MtebSettings(PromptSettings):
     def _consistent(self) -> MtebSettings:
         unfrozen = self.contrastive.training.unfrozen
         if self.frozen and unfrozen:
-            raise ValueError("frozen: excludes unfrozen, which trains the encoder too")
+            raise ValueError("frozen excludes unfrozen, which trains the encoder too")
         if self.trains and self.pooler != "auto":
-            raise ValueError(f"pooler: {self.pooler} excludes frozen and unfrozen, which train one")
+            raise ValueError(f"pooler {self.pooler} excludes frozen and unfrozen, which train one")
         if unfrozen and self.layer != "last":
             raise ValueError("layer: unfrozen trains the whole encoder: its layer is last")
         if not self.trains and (given := next(_given(self.contrastive, "contrastive"), None)):
-            raise ValueError(f"{given}: is for the training of a pooler, which needs frozen or unfrozen")
+            raise ValueError(f"{given} is for the training of a pooler, which frozen or unfrozen asks for")
         if (self.trains or self.pooler_folder) and not self.normalise:
             raise ValueError("normalise: a trained pooler's vectors have length 1")
         return self
