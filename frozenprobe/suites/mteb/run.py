@@ -91,7 +91,7 @@ def run_mteb(
             probed = choose(settings, encoder, pooler)
             model = _model(settings, probed)
             manifest = _manifest(settings, plan, encoder, name, _identity(settings, model, name))
-            store = _open(out, manifest, overwrite, ("mteb", "model", FOLDER))
+            store = _open(out, manifest, overwrite, trains=False)
         model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name, probed.rows)
         known = training_data(settings, model.encoder.info, probed.rows)
@@ -154,7 +154,7 @@ def _trained(
         out / FOLDER,
         overwrite=overwrite,
         reporter=reporter,
-        on_sound=lambda: stores.append(_open(out, manifest, overwrite)),
+        on_sound=lambda: stores.append(_open(out, manifest, overwrite, trains=True)),
     )
     seconds["train"] = time.perf_counter() - started
     (store,) = stores
@@ -166,10 +166,10 @@ def _trained(
     return probed, store
 
 
-def _open(out: Path, manifest: dict[str, Any], overwrite: bool, beside: Sequence[str] = ("mteb", "model")) -> RunStore:
-    """The run's store; with `overwrite`, what another run left beside it goes with it."""
-    store = RunStore(out, manifest, overwrite=overwrite, beside=(FOLDER,))
-    for folder in beside if overwrite else ():
+def _open(out: Path, manifest: dict[str, Any], overwrite: bool, *, trains: bool) -> RunStore:
+    """The run's store; with `overwrite`, what another run left beside it goes with it, a training only if none replaces it."""
+    store = RunStore(out, manifest, overwrite=overwrite, beside=(FOLDER,) if trains else ())
+    for folder in ("mteb", "model", *(() if trains else (FOLDER,))) if overwrite else ():
         shutil.rmtree(out / folder, ignore_errors=True)
     return store
 

@@ -224,7 +224,11 @@ def test_another_run_in_the_folder_is_refused_before_anything_is_trained(frozen,
     (tmp_path / "mine/thesis.tex").write_text("precious")
     with pytest.raises(RecordError, match="holds other files"):
         probe(tmp_path / "mine")
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    (tmp_path / "mine/thesis.tex").rename(tmp_path / "mine/pooler")
+    for changes in ({"frozen": False, "pooler": "mean"}, {}):
+        with pytest.raises(RecordError):
+            probe(tmp_path / "mine", overwrite=True, **changes)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["precious"]
 
 
 def test_overwrite_loses_nothing_to_bad_input_and_drops_all_of_another_run(frozen, probe, tmp_path):
