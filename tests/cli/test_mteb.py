@@ -127,7 +127,7 @@ def test_a_kill_in_the_middle_of_the_list_loses_the_task_in_progress_and_nothing
     finished = sorted(out.glob("units/*.parquet"))
     assert 2 <= len(finished) < 4
     process = start(out)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     assert f"{len(finished)} of 4 tasks were finished before" in error
     assert set(finished) < set(out.glob("units/*.parquet"))
@@ -135,6 +135,7 @@ def test_a_kill_in_the_middle_of_the_list_loses_the_task_in_progress_and_nothing
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_kill_in_the_training_and_one_in_the_tasks_lose_next_to_nothing(tiny_bert, copies, tmp_path):
     triples = tmp_path / "triples.jsonl"
     triples.write_text("".join(json.dumps(row) + "\n" for row in make_rows(80)))
@@ -178,7 +179,7 @@ def test_a_kill_in_the_training_and_one_in_the_tasks_lose_next_to_nothing(tiny_b
     finished = set(out.glob("units/*.parquet"))
     trained = (out / "pooler/poolers/pooler/pooler.safetensors").stat().st_mtime_ns
     process = start(out)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     assert "nothing is trained" in error
     assert f"{len(finished)} of 4 tasks were finished before" in error

@@ -324,7 +324,7 @@ def test_a_hub_model_is_itself_only_as_it_was_published_and_keeps_the_training_d
 
     from frozenprobe.suites.mteb.adapter import MtebEncoder
     from frozenprobe.suites.mteb.export import export
-    from frozenprobe.suites.mteb.results import model_meta
+    from frozenprobe.suites.mteb.meta import model_meta
 
     export(MtebEncoder(tiny, "mean"), tmp_path / "model")
     encoder = load_encoder(EncoderSettings(ckpt=str(tmp_path / "model")))
