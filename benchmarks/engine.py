@@ -18,14 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from benchmarks import engine_features, engine_probes
+from benchmarks.forward import bare_forward, best_budget, distinct_rows
 from benchmarks.measure import minilm, print_rows, write_down
 
 TASKS = ("cola", "mrpc", "rte", "stsb")
-BUDGETS = (512, 1024, 2048, 4096, 8192)
 
 
 def whole_run(rounds: int = 1) -> list[dict[str, Any]]:
@@ -33,44 +30,15 @@ def whole_run(rounds: int = 1) -> list[dict[str, Any]]:
     from transformers import AutoModel
 
     from frozenprobe import evaluate_glue, load_encoder
-    from frozenprobe.engine.evaluate import inputs_of, train_rows
     from frozenprobe.settings import GlueSettings, parse
-    from frozenprobe.suites.glue import load_tasks
+    from frozenprobe.suites.glue import read_tasks
 
     data_dir = os.environ["FROZENPROBE_TEST_DATA"]
     settings = parse(GlueSettings, {"encoder": {"ckpt": str(minilm())}, "tasks": ",".join(TASKS), "data_dir": data_dir})
-    encoder = load_encoder(settings.encoder)
-    distinct = set()
-    for task in load_tasks(settings):
-        for split in (train_rows(task.train, settings.probes), *task.evaluations):
-            for part in inputs_of(split, "joint"):
-                tokens = encoder.tokenize(part.texts, part.pairs)
-                for i in range(len(tokens)):
-                    place = slice(tokens.offsets[i], tokens.offsets[i + 1])
-                    kinds = tokens.ids[place] * 0 if tokens.types is None else tokens.types[place]
-                    distinct.add((tuple(tokens.ids[place].tolist()), tuple(kinds.tolist())))
-    rows = sorted(distinct, key=lambda row: len(row[0]))
+    rows = distinct_rows(
+        load_encoder(settings.encoder), (part for task in read_tasks(settings) for part in task.inputs)
+    )
     model = AutoModel.from_pretrained(minilm()).eval()
-
-    def bare(budget: int, rows: list = rows) -> float:
-        started = time.perf_counter()
-        with torch.inference_mode():
-            start = 0
-            while start < len(rows):
-                end = start + 1
-                while end < len(rows) and (end + 1 - start) * len(rows[end][0]) <= budget:
-                    end += 1
-                width = len(rows[end - 1][0])
-                ids, kinds, mask = (np.zeros((end - start, width), np.int64) for _ in range(3))
-                for i, (row, types) in enumerate(rows[start:end]):
-                    ids[i, : len(row)], kinds[i, : len(row)], mask[i, : len(row)] = row, types, 1
-                inputs = [torch.from_numpy(array) for array in (ids, mask, kinds)]
-                hidden = model(
-                    input_ids=inputs[0], attention_mask=inputs[1], token_type_ids=inputs[2]
-                ).last_hidden_state
-                (hidden * inputs[1][..., None]).sum(1) / inputs[1].sum(1, keepdim=True)
-                start = end
-        return time.perf_counter() - started
 
     def ours() -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -84,8 +52,8 @@ def whole_run(rounds: int = 1) -> list[dict[str, Any]]:
             )
             return time.perf_counter() - started
 
-    best = min(BUDGETS, key=lambda budget: bare(budget, rows[::10]))
-    times = [(ours(), bare(best)) for _ in range(rounds)]
+    best = best_budget(model, rows)
+    times = [(ours(), bare_forward(model, rows, best)) for _ in range(rounds)]
     mine, peer = (statistics.median(side) for side in zip(*times, strict=True))
     ratio = statistics.median(a / b for a, b in times)
     tokens = sum(len(row) for row, _ in rows)

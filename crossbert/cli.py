@@ -10,6 +10,7 @@ from frozenprobe.cli.main import run_program
 COMMANDS = {
     "prepare": "turn text into packed token files",
     "train": "pre-train a model, or go on with a run",
+    "sweep": "pre-train and probe many configurations",
     "export": "write a checkpoint as a Hugging Face folder",
     "configs": "list the named configurations with their sizes, FLOPs and learning rates",
     "flops": "parameters and FLOPs of a configuration",

@@ -127,7 +127,7 @@ class Sequences:
             )
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def take(self, indices: Int[np.ndarray, " n"]) -> Int[Tensor, "n s"]:
         """The sequences of these numbers, as int64.

@@ -100,12 +100,25 @@ def fit_power_law(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> Fit
 
 
 def plot(frame: pd.DataFrame, best: pd.DataFrame, fits: dict[str, Fit], path: Path) -> None:
-    """Draws figure 7: compute against learning rate, compute against batch size, learning rate against batch size.
-
-    Points are runs, coloured by loss, as large as their compute; the kept ones have a ring, the laws are lines.
+    """Draws figure 7 into a file; see `draw`.
 
     Raises:
         SettingsError: matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        draw(frame, best, fits).savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--plot {path} cannot be written: {error}") from error
+
+
+def draw(frame: pd.DataFrame, best: pd.DataFrame, fits: dict[str, Fit]) -> Any:
+    """Draws figure 7: compute against learning rate, compute against batch size, learning rate against batch size.
+
+    Points are runs, coloured by loss, as large as their compute; the kept ones have a ring, the laws are lines, those of
+    `fits` that there are.
+
+    Raises:
+        SettingsError: matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -122,13 +135,13 @@ def plot(frame: pd.DataFrame, best: pd.DataFrame, fits: dict[str, Fit], path: Pa
     for axes, (x, y) in zip(figure.subplots(1, 3), pairs, strict=True):
         points = axes.scatter(shown[x], shown[y], s=[sizes[i] for i in shown.index], c=shown["loss"], cmap="viridis_r")
         axes.scatter(best[x], best[y], s=[2 * sizes[i] for i in best.index], facecolors="none", edgecolors="black")
-        if x == "compute":
+        if x == "compute" and y in fits:
             ends = np.geomspace(frame[x].min(), frame[x].max(), 50)
             axes.plot(ends, [fits[y].law(float(end)) for end in ends], color="black", label=str(fits[y].law))
             axes.legend()
         axes.set(xscale="log", yscale="log", xlabel=labels[x], ylabel=labels[y])
+        axes.tick_params(axis="x", which="both", labelsize=7, rotation=30)
+        if shown[y].max() < 1.01 * shown[y].min():  # a scale of no extent has no ticks that can be read
+            axes.set_ylim(shown[y].min() / 2, shown[y].max() * 2)
     figure.colorbar(points, ax=figure.axes, label="loss")
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--plot {path} cannot be written: {error}") from error
+    return figure

@@ -227,12 +227,12 @@ def _write_shards(
             shard = _new_shard(progress, "train")
     for split in ("train", "validation"):
         progress.shards[split] = [shard for shard in progress.shards[split] if shard["tokens"]]
-        if not progress.shards[split]:
+        if not progress.shards[split] and (split, settings.validation_share) != ("train", 1):
             raise DataError(
                 f"no document for {split}: {progress.read:,} documents were read, {progress.empty:,} of them empty;"
                 " give more text, or another --validation-share"
             )
-    _on_disk(partial, progress.shards["train"][-1], progress.shards["validation"][0])
+    _on_disk(partial, *progress.shards["train"][-1:], progress.shards["validation"][0])
 
 
 def _on_disk(partial: Path, *shards: dict[str, Any]) -> None:

@@ -284,37 +284,3 @@ def named(name: str) -> Published:
     if name not in NAMED:
         raise SettingsError(f"there is no configuration {name!r}; known are {', '.join(NAMED)}")
     return NAMED[name]
-
-
-def vary(model: ModelConfig, **changes: Any) -> ModelConfig:
-    """A model with some settings changed; the others stay as they are, those that were derived too.
-
-    Raises:
-        SettingsError: An unknown setting or an impossible value.
-    """
-    return parse(ModelConfig, model.model_dump() | changes)
-
-
-def _ablations() -> dict[str, dict[str, ModelConfig]]:
-    crossbert, bert = NAMED["crossbert-279m"].model, NAMED["bert-239m"].model
-    large = NAMED["bert-1208m"].model
-    shapes = ((192, 12), (384, 12), (576, 12), (768, 12), (768, 6))
-    return {
-        "table2": {f"{r}%": vary(crossbert, mask_ratio=r / 100) for r in (20, 40, 50, 65)},
-        "table4": {
-            f"{p} x {deep}": vary(crossbert, predictor_width=p, predictor_layers=deep, predictor_heads=p // 64)
-            for p, deep in shapes
-        },
-        "table5": {"no": vary(crossbert, complementary=False), "yes": crossbert},
-        "table6": {f"{r}%": vary(bert, mask_ratio=r / 100) for r in (20, 30, 40, 65)},
-        # The paper does not describe Electra's 1B beyond its backbone, nor BERT's 2B at all.
-        "table9": {
-            "BERT 1B": large,
-            "Electra 1B": _model("electra", width=large.width, layers=large.layers, heads=large.heads),
-            "CrossBERT 1B": NAMED["crossbert-1176m"].model,
-        },
-    }
-
-
-ABLATIONS = _ablations()
-"""The models of the paper's ablations: table -> row -> model."""

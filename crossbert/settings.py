@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+import frozenprobe.settings
 from crossbert.config import ModelConfig
 from frozenprobe.settings import CommaSeparated, Settings
 
@@ -27,7 +28,9 @@ class PrepareSettings(Settings):
         None, ge=300, le=1_000_000, description="train a byte-level BPE of so many entries on the text instead"
     )
     tokenizer_documents: int = Field(200_000, ge=1, description="documents that a new tokenizer is trained on")
-    validation_share: float = Field(0.01, gt=0, lt=0.5, description="of the documents, chosen by their content")
+    validation_share: float = Field(
+        0.01, gt=0, le=1, description="of the documents, chosen by their content; 1: all, a set for data.held_out alone"
+    )
     max_documents: int | None = Field(None, ge=1, description="stop after so many; None: all")
     max_tokens: int | None = Field(None, ge=1, description="stop after so many tokens for training; None: all")
     shard_tokens: int = Field(
@@ -126,3 +129,24 @@ class TrainSettings(Settings):
                 f"data.batch ({self.data.batch}) must be divisible by system.accumulation ({self.system.accumulation})"
             )
         return self
+
+
+class SlurmSettings(frozenprobe.settings.SlurmSettings):
+    """What each run of a sweep asks of SLURM."""
+
+    minutes: int = Field(1440, ge=1, description="time limit of a run; the same sweep goes on from its checkpoint")
+
+
+class SweepSettings(Settings):
+    """Runs that differ in some settings, each trained and probed."""
+
+    study: str | None = Field(None, description="a study of the paper: its axes, at the scale of `config`")
+    config: str | None = Field(None, description="what all runs start from; as of `crossbert train`")
+    train: dict[str, Any] = Field({}, description="settings of all runs, as tables or by dotted key")
+    axes: dict[str, Any] = Field({}, description="a list of a setting's values, or a table of named values")
+    probe: dict[str, Any] = Field({}, description="options of `frozenprobe glue`, as tables or by dotted key")
+    checkpoints: Literal["all", "last", "none"] = Field("all", description="which of a run's checkpoints are probed")
+    launcher: Literal["local", "slurm", "submitit-local"] = Field(
+        "local", description="one after another in this process, a SLURM job each, or a process each through submitit"
+    )
+    slurm: SlurmSettings = SlurmSettings()

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from frozenprobe.callbacks.probe import Probe
     from frozenprobe.contrastive.mining import mine_negatives
     from frozenprobe.contrastive.run import train_pooler
     from frozenprobe.contrastive.saving import load_pooler
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ModuleEncoder",
     "MtebEncoder",
+    "Probe",
     "compare_runs",
     "evaluate_glue",
     "evaluate_mteb",
@@ -36,6 +38,7 @@ __all__ = [
 _HOMES = {
     "ModuleEncoder": "frozenprobe.encoders.module",
     "MtebEncoder": "frozenprobe.suites.mteb.adapter",
+    "Probe": "frozenprobe.callbacks.probe",
     "compare_runs": "frozenprobe.reports.comparison",
     "evaluate_glue": "frozenprobe.suites.glue",
     "evaluate_mteb": "frozenprobe.suites.mteb.run",

@@ -44,6 +44,7 @@ Value = TypeVar("Value")
 CommaSeparated = Annotated[tuple[Value, ...], BeforeValidator(_split_commas)]
 Checked = TypeVar("Checked", bound=BaseModel)
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
 
 
 def _as_layers(value: object) -> object:
@@ -121,6 +122,9 @@ class ExtractionSettings(Settings):
     tokens_per_batch: int | None = Field(
         None, ge=1, description="token budget of a batch; None: measured in the first batches"
     )
+    rank_timeout: float = Field(
+        600.0, gt=0, description="with several ranks: seconds without an answer after which one counts as lost"
+    )
     cache: bool = Field(True, description="keep features and reuse them")
     cache_dir: Path | None = Field(None, description="None: $FROZENPROBE_CACHE, else ~/.cache/frozenprobe")
     cache_limit_gb: float = Field(20.0, gt=0, description="size at which the least recently used are dropped")
@@ -188,6 +192,9 @@ class ProbeSettings(Settings):
     )
     draws: int = Field(5, ge=1, description="random subsets per regime below the largest")
     max_train: Count | Literal["all"] = Field(10_000, description="train rows that both probes see at most, or all")
+    max_evaluated: Count | Literal["all"] = Field(
+        "all", description="rows scored per split; fewer than all make a subset, and the scores are named so"
+    )
     seed: int = Field(0, ge=0, description="of subsets, draws and bootstrap")
     bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval; 0: no intervals")
     control: bool = Field(False, description="also fit on shuffled train labels (random-label control)")
@@ -200,12 +207,29 @@ class ProbeSettings(Settings):
         return tuple(sorted(set(value)))
 
 
+class FinetuneSettings(Settings):
+    """Full finetuning, for comparison; None: what the standard recipe for so many train rows says (suites/finetune.py)."""
+
+    learning_rate: float | None = Field(None, gt=0, description="peak; None: 2e-5")
+    epochs: int | None = Field(None, ge=1, description="None: 10 below 10,000 train rows, else 3")
+    batch_size: int | None = Field(None, ge=1, description="rows; None: 16 below 10,000 train rows, else 32")
+    warmup: float | None = Field(
+        None, ge=0, le=1, description="share of the steps; None: 0.06 below 10,000 train rows, else 0.1"
+    )
+    weight_decay: float | None = Field(None, ge=0, description="None: 0.1 below 10,000 train rows, else 0.01")
+    dropout: float = Field(0.1, ge=0, lt=1, description="before the classifier")
+    seeds: CommaSeparated[Seed] = Field((0, 1, 2), min_length=1, description="one training each; scores are means")
+    max_train: Count | Literal["all"] = Field("all", description="train rows used at most, or all")
+
+
 class GlueSettings(Settings):
     """One evaluation: an encoder, the features taken from it, the probes fitted on them, the tasks they are scored on."""
 
     encoder: EncoderSettings
     features: FeatureSettings = FeatureSettings()
     probes: ProbeSettings = ProbeSettings()
+    finetune: FinetuneSettings = FinetuneSettings()
+    unfrozen: bool = Field(False, description="full finetuning instead of frozen probes, for comparison")
     suite: Literal["glue", "builtin"] = Field(
         "glue", description="the benchmark, or the small suite that needs no data"
     )
@@ -216,6 +240,12 @@ class GlueSettings(Settings):
     )
     data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
     data_revision: str | None = Field(None, description="hub revision of the data set")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GlueSettings:
+        if self.unfrozen and self.pair_form != "joint":
+            raise ValueError("--unfrozen reads a pair as one sequence: it goes with --pair-form joint")
+        return self
 
     @property
     def pair_forms(self) -> tuple[PairForm, ...]:
@@ -241,6 +271,98 @@ class Cost(Settings):
     params: float | None = Field(None, gt=0, description="parameters")
     flops: float | None = Field(None, gt=0, description="of training")
     tokens_per_s: float | None = Field(None, gt=0, description="training throughput")
+
+
+class SlurmSettings(Settings):
+    """What each job of a sweep asks of SLURM."""
+
+    partition: str | None = Field(None, description="None: the cluster's default")
+    account: str | None = Field(None, description="None: your default")
+    gpus: int = Field(1, ge=0, description="GPUs of a job, all of which its evaluation uses; 0: a CPU job")
+    cpus: int = Field(8, ge=1, description="cores of a job, shared by its ranks")
+    memory_gb: int = Field(64, ge=1, description="memory of a job")
+    minutes: int = Field(120, ge=1, description="time limit of a job")
+    parallel: int = Field(16, ge=1, description="jobs that run at the same time at most")
+
+
+class SweepSettings(GlueSettings):
+    """The same evaluation of many checkpoints."""
+
+    ckpts: CommaSeparated[str] = Field(
+        min_length=1,
+        description="checkpoints: patterns such as 'runs/*/step-*', a scheme (crossbert:) in front if needed",
+    )
+    launcher: Literal["local", "slurm", "submitit-local"] = Field(
+        "local", description="one after the other in this process, a SLURM job each, or a submitit process each"
+    )
+    slurm: SlurmSettings = SlurmSettings()
+
+    def of(self, ckpt: str, name: str) -> GlueSettings:
+        """The evaluation of one checkpoint."""
+        shared = {field: getattr(self, field) for field in GlueSettings.model_fields}
+        encoder = self.encoder.model_copy(update={"ckpt": ckpt, "name": name})
+        return GlueSettings.model_validate({**shared, "encoder": encoder})
+
+
+class CallbackSettings(Settings):
+    """Frozen scores while a model is trained: when, of what, how fast, and what happens when they fail."""
+
+    name: str = Field("model", min_length=1, description="the run's name in records")
+    out: Path | None = Field(None, description="folder for records, one run per step; None: scores are only logged")
+
+    every: Count | None = Field(None, description="steps between evaluations; None, without at: every call evaluates")
+    at: CommaSeparated[Annotated[int, Field(ge=0)]] = Field((), description="steps evaluated besides those of every")
+    on_start: bool = Field(False, description="also before the first step")
+    at_end: bool = Field(True, description="also after the last step")
+
+    suite: Literal["glue", "builtin"] = Field("glue", description="see `frozenprobe glue`")
+    tasks: CommaSeparated[str] | None = Field(None, description="names, in the order of the suite; None: all of it")
+    task_files: CommaSeparated[Path] = Field((), description="TOML files of your own tasks")
+    pair_form: PairForm = Field("joint", description="see `frozenprobe glue`")
+    data_dir: Path | None = Field(None, description="local data in the hub's layout; None: the hub")
+    data_revision: str | None = Field(None, description="hub revision of the data set")
+    max_train: Count | Literal["all"] = Field(1000, description="train rows per task, the same ones every time")
+    max_evaluated: Count | Literal["all"] = Field("all", description="rows scored per split, the same ones every time")
+    seed: int = Field(0, ge=0, description="chooses those rows")
+    bootstrap: int = Field(1000, ge=0, description="replicates of every 95% interval in the records; 0: no intervals")
+
+    part: str = Field("", description="the submodule that gives hidden states, as `encoder`; empty: found out")
+    max_length: int | None = Field(None, ge=2, description="tokens per input; None: the model's own")
+    tokens_per_batch: int | None = Field(None, ge=1, description="token budget; None: measured in the first evaluation")
+
+    max_seconds: float | None = Field(
+        None, gt=0, description="time limit of an evaluation; tasks that do not fit are left out"
+    )
+    on_failure: Literal["continue", "stop"] = Field("continue", description="what training does after a failed one")
+    mode: Literal["blocking", "process"] = Field(
+        "blocking", description="evaluate while training waits, or a snapshot of the weights in another process"
+    )
+    queue: Count = Field(1, description="snapshots that may wait for the other process")
+    when_behind: Literal["skip", "merge"] = Field(
+        "skip", description="with a full queue: leave the new snapshot out, or put it in place of the last one waiting"
+    )
+    device: str = Field("cpu", description="of the other process")
+    threads: Count = Field(1, description="of the other process, on a CPU")
+
+    def glue_settings(self, step: int) -> GlueSettings:
+        """The evaluation of one step, as `frozenprobe glue` knows it."""
+        return GlueSettings(
+            encoder=EncoderSettings(ckpt=self.name, name=f"{self.name} step {step}", max_length=self.max_length),
+            features=FeatureSettings(cache=False, tokens_per_batch=self.tokens_per_batch),  # no weights come twice
+            probes=ProbeSettings(
+                regimes=(),
+                max_train=self.max_train,
+                max_evaluated=self.max_evaluated,
+                seed=self.seed,
+                bootstrap=self.bootstrap,
+            ),
+            suite=self.suite,
+            tasks=self.tasks,
+            task_files=self.task_files,
+            pair_form=self.pair_form,
+            data_dir=self.data_dir,
+            data_revision=self.data_revision,
+        )
 
 
 def parse(model: type[Checked], values: dict[str, Any]) -> Checked:

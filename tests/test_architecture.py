@@ -14,6 +14,7 @@ ROOT = Path(frozenprobe.__file__).parent
 LAYERS = [
     "errors",
     "settings",
+    "ranks",
     "metrics",
     "statistics",
     "encoders",
@@ -25,6 +26,7 @@ LAYERS = [
     "engine",
     "reports",
     "suites",
+    "callbacks",
     "cli",
 ]
 # Siblings that must not know each other although one stands above the other.

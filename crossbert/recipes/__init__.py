@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from crossbert.config import OWNERS
 from crossbert.data import PreparedData
 from crossbert.scaling import NAMED, Published, named
 from crossbert.settings import TrainSettings
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import parse
 
+_FIRST = {"model": 0, "model.objective": 1}  # these drop fields, so that others are set behind them
 
-def read_recipe(config: str | Path, assignments: Sequence[str] = ()) -> TrainSettings:
+
+def read_recipe(
+    config: str | Path, assignments: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> TrainSettings:
     """Training settings.
 
     `model` is a table of `ModelConfig`'s fields; its `name` (or the whole of it, as text) may name a configuration that
     `crossbert configs` lists, which the other fields change. The vocabulary is the prepared data's unless it is stated.
+    Another objective drops what belongs to the one before it: its own fields, and the mask ratio.
 
     Args:
         config: A TOML file, a recipe of this package, or one of the paper's runs by its name (`crossbert configs`), which
             says all but where the data is.
         assignments: `key=value`, with dotted keys and TOML values; text needs no quotes.
+        changes: The same as values by dotted key, set after the assignments.
 
     Raises:
         SettingsError: The file cannot be read, or a setting is unknown or impossible.
         DataError: The data's folder is not prepared data.
     """
     values = _read(config)
-    for assignment in assignments:
-        _assign(values, assignment)
+    wanted = [*map(read_assignment, assignments), *(changes or {}).items()]
+    for key, value in sorted(wanted, key=lambda item: _FIRST.get(item[0], len(_FIRST))):
+        _set(values, key, value)
     model = values.setdefault("model", {})
     if isinstance(model, str):
         model = {"name": model}
@@ -68,14 +76,27 @@ def _read(config: str | Path) -> dict[str, Any]:
         raise SettingsError(f"--config {config}: {error}") from None
 
 
-def _assign(values: dict[str, Any], assignment: str) -> None:
+def read_assignment(assignment: str) -> tuple[str, Any]:
+    """The dotted key and the value of `key=value`.
+
+    Raises:
+        SettingsError: It is not of that form.
+    """
     key, equals, text = assignment.partition("=")
     if not equals or not key:
         raise SettingsError(f"--set {assignment}: write key=value, as in data.batch=64")
+    return key, read_value(text)
+
+
+def read_value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        return text
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
     *tables, field = key.split(".")
     place: Any = values
     for table in tables:
@@ -83,7 +104,9 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
             place[table] = {"name": place[table]}
         place = place.setdefault(table, {})
         if not isinstance(place, dict):
-            raise SettingsError(f"--set {assignment}: {table} is no table")
+            raise SettingsError(f"--set {key}={value}: {table} is no table")
+    if key == "model.objective":
+        values["model"] = place = _for_objective(place, value)
     place[field] = value
 
 
@@ -91,7 +114,18 @@ def _named(model: dict[str, Any]) -> dict[str, Any]:
     """The fields of a model, those of the configuration that it names first."""
     fields = dict(model)
     name = fields.pop("name", None)
-    return fields if name is None else _shape(named(name)) | fields
+    if name is None:
+        return fields
+    shape = _shape(named(name))
+    return _for_objective(shape, fields.get("objective", shape["objective"])) | fields
+
+
+def _for_objective(fields: dict[str, Any], objective: str) -> dict[str, Any]:
+    """The fields of a model without what only another objective has, if they were of another."""
+    default = named(fields["name"]).model.objective if "name" in fields else "crossbert"
+    if fields.get("objective", default) == objective:
+        return fields
+    return {name: value for name, value in fields.items() if name not in OWNERS and name != "mask_ratio"}
 
 
 def _shape(run: Published) -> dict[str, Any]:

@@ -35,23 +35,28 @@ def run(arguments: argparse.Namespace) -> None:
     settings = read_options(arguments, GlueSettings)
     if arguments.out is None and not arguments.dry_run:
         raise SettingsError("--out DIR is required: records are kept there, and an interrupted run goes on from there")
+    if arguments.dry_run and settings.unfrozen:
+        raise SettingsError("--dry-run estimates forward passes, not trainings; leave out --unfrozen")
 
+    from frozenprobe import ranks
     from frozenprobe.engine.progress import default_reporter
     from frozenprobe.reports.console import print_run, terminal
     from frozenprobe.suites.glue import forecast, run_glue
 
     console = terminal()
     if arguments.dry_run:
-        _print_forecast(forecast(settings), console)
+        if ranks.launched_rank() == 0:
+            _print_forecast(forecast(settings), console)
         return
     imported = time.perf_counter() - arguments.started
-    result = run_glue(
-        settings,
-        arguments.out,
-        overwrite=arguments.overwrite,
-        reporter=default_reporter(arguments.quiet),
-        import_seconds=imported,
-    )
+    with ranks.joined():
+        result = run_glue(
+            settings,
+            arguments.out,
+            overwrite=arguments.overwrite,
+            reporter=default_reporter(arguments.quiet),
+            import_seconds=imported,
+        )
     print_run(result, console)
 
 

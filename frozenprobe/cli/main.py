@@ -1,4 +1,8 @@
-"""The `frozenprobe` command. Exit codes: 0 done, 2 wrong input, 130 interrupted with everything finished kept."""
+"""The `frozenprobe` command.
+
+Exit codes: 0 done, 1 another rank was lost, 2 wrong input, 130 interrupted; in all of them what was finished is kept. Of several ranks,
+as `torchrun` starts them, only rank 0 prints.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,17 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import NoReturn
 
-from frozenprobe.errors import FrozenprobeError
+from frozenprobe.errors import FrozenprobeError, RankError
+from frozenprobe.ranks import launched_count, launched_rank
 
 # Each command is a module of this folder.
 COMMANDS = {
     "glue": "frozen evaluation of a checkpoint on GLUE or on the built-in suite",
+    "sweep": "the same evaluation of many checkpoints, here or on a SLURM cluster",
     "mteb": "MTEB of a checkpoint with a pooling of its tokens, resumable, ready for the leaderboard",
     "pool": "train a pooler, or a sweep of them, contrastively on frozen token features",
     "mine": "mine hard negatives for pairs of query and positive",
@@ -50,15 +57,29 @@ def run_program(
         commands: Their names, and what each is for.
         argv: What was typed behind the program's name.
     """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if launched_count() == 1:
+        raise SystemExit(_guarded(name, description, package, commands, argv))
+    if launched_rank() == 0:
+        code = _guarded(name, description, package, commands, argv)
+    else:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            code = _guarded(name, description, package, commands, argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that waits for a lost rank ends with the process and not before
+
+
+def _guarded(name: str, description: str, package: str, commands: Mapping[str, str], argv: list[str]) -> int:
+    """Runs a command; returns its exit code."""
     started = time.perf_counter()
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it stands for the output to the end)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no "±" shows a question mark
-    code = 0
     try:
         parser = argparse.ArgumentParser(prog=name, description=description)
-        arguments = _parse(parser, package, commands, list(sys.argv[1:] if argv is None else argv))
+        arguments = _parse(parser, package, commands, argv)
         if arguments.version:
             from importlib.metadata import version
 
@@ -69,20 +90,25 @@ def run_program(
             arguments.started = started
             import_module(f"{package}.{arguments.command}").run(arguments)
         sys.stdout.flush()
+    except SystemExit as stop:  # argparse has printed help, or what is wrong
+        return int(stop.code or 0)
     except FrozenprobeError as error:
-        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
-        code = 2
+        # Where rank 0 is lost, nobody else says so.
+        speaks = launched_rank() == 1 and isinstance(error, RankError) and error.rank == 0
+        stream = sys.__stderr__ if speaks else sys.stderr
+        print(f"{name}: {' '.join(str(error).split())}", file=stream)
+        return error.exit_code
     except KeyboardInterrupt:
         print(f"{name}: interrupted; what was finished is kept, the same command goes on", file=sys.stderr)
-        code = 130
+        return 130
     except OSError as error:
         # The reader of our output has left, as `| head` does, or the output's disk is full. The interpreter is spared
         # a second failure when it flushes on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print(f"{name}: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
-            code = 2
-    raise SystemExit(code)
+            return 2
+    return 0
 
 
 def _parse(

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError("--out DIR is required: records are kept there, and an interrupted run goes on from there")
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported; one of mteb's bars has no other switch
 
+    from frozenprobe import ranks
     from frozenprobe.engine.progress import default_reporter
     from frozenprobe.reports.console import terminal
     from frozenprobe.reports.mteb import print_mteb
@@ -47,17 +48,21 @@ def run(arguments: argparse.Namespace) -> None:
 
     console = terminal()
     if arguments.dry_run:
+        if ranks.launched_rank() > 0:
+            return
         _print_forecast(forecast(settings), console)
         if settings.trains:
             console.print("the training of the pooler comes first, and is not in it", style="yellow")
         return
-    result = run_mteb(
-        settings,
-        arguments.out,
-        overwrite=arguments.overwrite,
-        reporter=default_reporter(arguments.quiet),
-        import_seconds=time.perf_counter() - arguments.started,
-    )
+    imported = time.perf_counter() - arguments.started
+    with ranks.joined():
+        result = run_mteb(
+            settings,
+            arguments.out,
+            overwrite=arguments.overwrite,
+            reporter=default_reporter(arguments.quiet),
+            import_seconds=imported,
+        )
     print_mteb(result, console)
 
 

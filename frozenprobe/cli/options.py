@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,17 +17,19 @@ from pydantic.fields import FieldInfo
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import Checked, parse
 
-PREFIXED = ("ridge", "knn")  # sections whose fields would be unclear without the section's name
+PREFIXED = ("ridge", "knn", "finetune", "slurm")  # sections whose fields would be unclear without the section's name
 
 
-def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
-    """Adds `--config` and an option for every field of a settings class, one group per section."""
+def add_options(parser: argparse.ArgumentParser, model: type[BaseModel], without: Sequence[str] = ()) -> None:
+    """Adds `--config` and an option for every field of a settings class but those named, one group per section."""
     parser.add_argument("--config", type=Path, metavar="TOML", help="settings in a file; options override it")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, (option, field) in _options(model).items():
+        if name in without:
+            continue
         section = name.rpartition(".")[0]
         if section not in groups:
-            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "what is measured")
+            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "settings")
         details: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
         if field.annotation is bool:
             details["action"] = argparse.BooleanOptionalAction
@@ -36,13 +39,19 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None
         groups[section].add_argument(option, **details)
 
 
-def read_options(arguments: argparse.Namespace, model: type[Checked], base: dict[str, Any] | None = None) -> Checked:
+def read_options(
+    arguments: argparse.Namespace,
+    model: type[Checked],
+    base: dict[str, Any] | None = None,
+    fixed: Mapping[str, object] | None = None,
+) -> Checked:
     """Settings from `--config` and the options that were typed.
 
     Args:
         arguments: What `add_options` made argparse find.
         model: The settings class.
         base: Values below `--config`.
+        fixed: What the command itself fixes, by dotted name.
 
     Raises:
         SettingsError: An unknown key, an impossible value, or a file that cannot be read.
@@ -53,7 +62,7 @@ def read_options(arguments: argparse.Namespace, model: type[Checked], base: dict
             values |= tomllib.loads(arguments.config.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"--config {arguments.config}: {error}") from None
-    typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments}
+    typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments} | dict(fixed or {})
     for name in _options(model):  # a section that nobody named is there, so that what it lacks is named
         if "." in name:
             values.setdefault(name.split(".")[0], {})

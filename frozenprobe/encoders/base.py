@@ -7,8 +7,8 @@ An encoder knows nothing of tasks, pooling or probes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from torch import nn
 
 Visit = Callable[["Layer", "torch.Tensor"], None]
 
@@ -92,6 +93,20 @@ class Tokenized:
     def truncated(self) -> Bool[np.ndarray, " n"]:
         """True for the rows that lost tokens."""
         return self.full_lengths > self.lengths
+
+    def take(self, rows: Int[np.ndarray, " m"]) -> Self:
+        """Some of the rows, in the order given; what a subclass adds for each row it takes along itself."""
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        source = np.repeat(self.offsets[rows] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
+        return replace(
+            self,
+            ids=self.ids[source],
+            offsets=np.concatenate([[0], ends]),
+            special=self.special[source],
+            types=None if self.types is None else self.types[source],
+            full_lengths=np.asarray(self.full_lengths)[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -186,5 +201,27 @@ class HasWarmPooler(Protocol):
         """A trained pooler to start from, on the encoder's device, in float32, trainable; a new copy each time.
 
         Its forward takes the last hidden states `[b, t, d]` and their mask `[b, t]`, and gives vectors `[b, e]`.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsInStep(Protocol):
+    """An encoder whose weights may be sharded over ranks, so that all of them must run every forward pass together."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether they are."""
+        ...
+
+
+@runtime_checkable
+class Finetunable(Protocol):
+    """An encoder whose weights can be finetuned on a task."""
+
+    def trainable(self) -> nn.Module:
+        """A copy of the model in float32 with gradients: `copy(ids, mask, types)` gives the last hidden states `[b, t, d]`.
+
+        The arguments are the fields of a `Batch`. The encoder itself stays as it is.
         """
         ...

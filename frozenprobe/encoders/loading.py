@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
+from frozenprobe import ranks
 from frozenprobe.encoders.buffers import has_unsaved_tensors, repair_unsaved_tensors
 from frozenprobe.encoders.fingerprint import is_pooler
 from frozenprobe.encoders.lengths import resolve_max_length
@@ -87,11 +88,17 @@ def load_transformer(
 
 
 def resolve_device(wish: str) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+    """The device for `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; of several ranks on a machine each takes a GPU of its own.
 
     Raises:
         EncoderError: It is not there.
     """
+    place = ranks.local_rank()
+    if wish in ("auto", "cuda") and place and torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
+        if place >= gpus > 1:
+            raise EncoderError(f"there is no GPU for each rank: start {gpus} on this machine, or use --device cpu")
+        return torch.device("cuda", place if gpus > 1 else 0)  # a launcher may show each rank its own GPU only
     if wish == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -6,6 +6,7 @@ submodule, gradients and random states are afterwards as before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.fingerprint import weights_sample
 from frozenprobe.encoders.lengths import resolve_max_length
@@ -24,8 +26,8 @@ from frozenprobe.errors import EncoderError
 class ModuleEncoder(TransformerEncoder):
     """A model that is already in memory, possibly in the middle of its training.
 
-    A transformers model with a head is measured as its bare encoder (an encoder-decoder as its encoder half). Any other
-    module does whose `forward(input_ids, attention_mask[, token_type_ids])` returns `[b, t, d]` hidden states, or an
+    A transformers model with a head is measured as its bare encoder (an encoder-decoder as its encoder half), a
+    sentence-transformers model as the transformer inside. Any other module does whose `forward(input_ids, attention_mask[, token_type_ids])` returns `[b, t, d]` hidden states, or an
     output with `last_hidden_state`.
 
     Args:
@@ -53,10 +55,29 @@ class ModuleEncoder(TransformerEncoder):
         super().__init__(bare, tokenizer, Origin(name, "module", None, (*notes, *length_notes)), max_length=length)
 
     def fingerprint(self) -> str:
-        """Digest of a sample of the weights with name and step, where a step was given; else of all weights as they are."""
+        """Digest of a sample of the weights with name and step, where a step was given; else of all weights as they are.
+
+        Raises:
+            EncoderError: No step was given and the weights are sharded, so that no rank has them all.
+        """
+        if self.in_step:
+            if self.step is None:
+                raise EncoderError(
+                    f"{self.info.name}: its weights are sharded over ranks; give the training step instead"
+                )
+            return f"{self.info.name} step {self.step}"  # no rank has the weights, so the caller must keep it unique
         if self.step is not None:
             return f"{self.info.name} {weights_sample(unwrap(self.model))} step {self.step}"
         return super().fingerprint()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether its weights are sharded over ranks (FSDP), which must then run every forward pass together."""
+        if ranks.count() == 1:
+            return False
+        from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # a second to import
+
+        return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in self.model.modules())
 
     @property
     def _cross_checks(self) -> bool:
@@ -108,7 +129,10 @@ def bare_encoder(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     The encoder inside `torch.compile` or `DistributedDataParallel` shares the same weights and is taken out of them;
     sharded wrappers stay, since only they can gather the weights.
     """
-    inner = _without_replicas(model)
+    inner = without_replicas(model)
+    if _is_sentence_transformer(inner):
+        base, notes = bare_encoder(inner[0].auto_model)  # ty: ignore[not-subscriptable]
+        return base, ("measured at the transformer inside, without its own pooling", *notes)
     if unwrap(inner) is not inner or not isinstance(inner, PreTrainedModel):
         return inner, ()
     notes: tuple[str, ...] = ()
@@ -121,8 +145,14 @@ def bare_encoder(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     return base, notes
 
 
-def _without_replicas(model: nn.Module) -> nn.Module:
+def without_replicas(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile` or `DistributedDataParallel`."""
     inner = (
         model.module if isinstance(model, nn.parallel.DistributedDataParallel) else getattr(model, "_orig_mod", None)
     )
-    return _without_replicas(inner) if isinstance(inner, nn.Module) else model
+    return without_replicas(inner) if isinstance(inner, nn.Module) else model
+
+
+def _is_sentence_transformer(model: nn.Module) -> bool:
+    library = sys.modules.get("sentence_transformers")  # whose models can exist only once it is imported
+    return library is not None and isinstance(model, library.SentenceTransformer)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
-from frozenprobe.encoders.base import Batch, Encoder, Layer, Role, Tokenized, Visit
+from frozenprobe.encoders.base import Batch, Encoder, Layer, Role, RunsInStep, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import digest, weights_digest
 from frozenprobe.errors import EncoderError
 
@@ -70,6 +70,11 @@ class PooledEncoder:
                 f"the pooler gives shape {list(vectors.shape)} for {len(hidden)} texts, not a vector each"
             )
         return vectors
+
+    @property
+    def in_step(self) -> bool:
+        """As the encoder below; see `RunsInStep`."""
+        return isinstance(self.encoder, RunsInStep) and self.encoder.in_step
 
     def fingerprint(self) -> str:
         """A digest of the encoder below, the layer, and the pooler's weights and code."""

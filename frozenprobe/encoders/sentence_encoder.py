@@ -117,6 +117,10 @@ class SentenceEncoder:
         own = json.dumps([self.prompts, self.default_prompt], sort_keys=True)
         return digest(self.transformer.fingerprint(), weights_digest(self.tail), self._description, own)
 
+    def trainable(self) -> nn.Module:
+        """A copy of the transformer to be finetuned; see `Finetunable`."""
+        return self.transformer.trainable()
+
     def _prompt(self, role: Role) -> str:
         return next((self.prompts[name] for name in _PROMPT_NAMES[role] if name in self.prompts), "")
 

@@ -5,6 +5,7 @@ Implements the `Encoder` protocol (`base.py`). Loading is elsewhere (`loading.py
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from frozenprobe.encoders.base import Batch, EncoderInfo, Layer, Role, Tokenized, Visit
 from frozenprobe.encoders.fingerprint import fingerprint, is_pooler
-from frozenprobe.encoders.hidden_states import LayerReader
+from frozenprobe.encoders.hidden_states import LayerReader, last_hidden_state
 from frozenprobe.encoders.lengths import position_table
 from frozenprobe.encoders.tokenization import TextTokenizer
 from frozenprobe.errors import EncoderError, FrozenprobeError
@@ -201,6 +202,11 @@ class TransformerEncoder:
         """SHA-256 over weights, config, tokenizer, foreign model code and the adapter's version."""
         return fingerprint(unwrap(self.model), self.config, self._tokenizer.digest(), self.info.kind)
 
+    def trainable(self) -> nn.Module:
+        """A copy to be finetuned; see `Finetunable`."""
+        copied = copy.deepcopy(unwrap(self.model)).float().requires_grad_(True)
+        return _Differentiable(copied, self._fixed_arguments)
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Saves model and tokenizer as a transformers folder.
 
@@ -239,10 +245,7 @@ class TransformerEncoder:
         return torch.inference_mode()
 
     def _arguments(self, batch: Batch) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
-        if batch.types is not None:
-            arguments["token_type_ids"] = batch.types
-        return arguments | self._fixed_arguments
+        return _arguments(batch.ids, batch.mask, batch.types) | self._fixed_arguments
 
     def _make_reader(self) -> LayerReader:
         """Probes the model on two short texts of different length."""
@@ -276,6 +279,26 @@ class TransformerEncoder:
             and "token_type_ids" in tokenizer.model_input_names
             and (types is None or types > 1)
         )
+
+
+class _Differentiable(nn.Module):
+    """A model as a function from a batch's fields to its last hidden states."""
+
+    def __init__(self, model: nn.Module, fixed_arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._fixed_arguments = fixed_arguments
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None) -> torch.Tensor:
+        """The last hidden states `[b, t, d]`."""
+        return last_hidden_state(self.model(**_arguments(ids, mask, types), **self._fixed_arguments))
+
+
+def _arguments(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long()}
+    if types is not None:
+        arguments["token_type_ids"] = types
+    return arguments
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -6,8 +6,11 @@ import hashlib
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.engine.run import OnProgress
@@ -17,6 +20,8 @@ from frozenprobe.features.cache import FeatureCache
 from frozenprobe.features.diagnostics import diagnose
 from frozenprobe.features.extract import extract
 from frozenprobe.features.pairs import siamese
+from frozenprobe.features.sharding import Team
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.probes.base import Labelled
 from frozenprobe.probes.sweep import run_probes
 from frozenprobe.records.schema import Unit, UnitKey
@@ -26,10 +31,10 @@ from frozenprobe.tasks.base import Split, TaskData, TaskSpec
 HEADLINE_VIEW = View("last", "mean")
 
 
-def unit_key(data: TaskData, pair_form: str) -> UnitKey:
+def unit_key(data: TaskData, pair_form: str, training: str = "frozen") -> UnitKey:
     """The unit of a task; a subset of the published data is never filed under the task's own name."""
     name = data.spec.name + ("-subset" if data.subset else "")
-    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single")
+    return UnitKey(data.spec.suite, name, pair_form if data.spec.is_pair else "single", training)
 
 
 def unit_title(data: TaskData) -> str:
@@ -39,11 +44,7 @@ def unit_title(data: TaskData) -> str:
 
 def train_rows(train: Split, settings: ProbeSettings) -> Split:
     """The rows of the train split that both probes see: at most `max_train`, drawn by the seed, in the order of the file."""
-    if settings.max_train == "all" or len(train) <= settings.max_train:
-        return train
-    rows = np.sort(np.random.default_rng(settings.seed).permutation(len(train))[: settings.max_train])
-    pairs = None if train.pairs is None else [train.pairs[row] for row in rows]
-    return Split(train.name, [train.texts[row] for row in rows], pairs, train.labels[rows])
+    return train if settings.max_train == "all" else train.some(settings.max_train, settings.seed)
 
 
 def inputs_of(split: Split, pair_form: str) -> list[Inputs]:
@@ -53,17 +54,71 @@ def inputs_of(split: Split, pair_form: str) -> list[Inputs]:
     return [Inputs(split.texts), Inputs(split.pairs)]
 
 
+def facts_of(data: TaskData, splits: Sequence[Split]) -> dict[str, Any]:
+    """What a unit says of its data; `splits` are the rows in use, train first."""
+    return {
+        "target": data.spec.target,
+        "classes": list(data.spec.classes),
+        "metrics": list(data.spec.metrics),
+        "source": data.source,
+        "revision": data.revision,
+        "subset": data.subset,
+        "train_rows": len(splits[0]),
+        "train_rows_available": len(data.train),
+        "digests": {split.name: _digest(split) for split in splits},
+    }
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """The rows of a task that are encoded and scored, in one pair form.
+
+    Attributes:
+        key: The unit that they make.
+        title: The task's name as printed.
+        spec: The task's description.
+        about: Facts of the unit that are known before anything is encoded.
+        splits: Name and labels of the train split and of each scored split.
+        inputs: What is encoded: for each split its texts or joint sequences, or both sides of its pairs apart; or the
+            same as tokens.
+    """
+
+    key: UnitKey
+    title: str
+    spec: TaskSpec
+    about: dict[str, Any]
+    splits: tuple[tuple[str, Shaped[np.ndarray, " n"]], ...]
+    inputs: list[Inputs] | KeptTokens
+
+    @classmethod
+    def of(cls, data: TaskData, pair_form: str, settings: ProbeSettings, training: str = "frozen") -> TaskRows:
+        """Takes the rows in question from a task's data."""
+        splits = [train_rows(data.train, settings), *data.evaluations]
+        return cls(
+            unit_key(data, pair_form, training),
+            unit_title(data),
+            data.spec,
+            facts_of(data, splits),
+            tuple((split.name, split.labels) for split in splits),
+            [part for split in splits for part in inputs_of(split, pair_form)],
+        )
+
+    def tokenized(self, encoder: Encoder) -> TaskRows:
+        """The same rows as an encoder's tokens, without their texts: for one that is measured again and again."""
+        return self if isinstance(self.inputs, KeptTokens) else replace(self, inputs=KeptTokens(encoder, self.inputs))
+
+
 def evaluate_task(
     encoder: Encoder,
-    data: TaskData,
-    pair_form: str,
+    rows: TaskRows,
     views: Sequence[View],
     features: FeatureSettings,
     probes: ProbeSettings,
     cache: FeatureCache | None,
     on_progress: OnProgress,
+    team: Team | None = None,
 ) -> tuple[Unit, dict[str, float]]:
-    """Encodes a task's rows once and probes every view of them.
+    """Encodes a task's rows once, on all ranks of the team if there is one, and probes every view of them.
 
     Returns:
         The finished unit, and its wall time in seconds by phase.
@@ -72,21 +127,20 @@ def evaluate_task(
         FeatureError: The encoder gave a non-finite feature.
         ProbeError: The probes cannot be fitted.
     """
-    spec, title = data.spec, unit_title(data)
-    splits = [train_rows(data.train, probes), *data.evaluations]
-    inputs = [part for split in splits for part in inputs_of(split, pair_form)]
-    parts_per_split = len(inputs) // len(splits)
+    spec, title, splits = rows.spec, rows.title, rows.splits
     try:
         extracted = extract(
             encoder,
-            inputs,
+            rows.inputs,
             views,
             features,
             cache=cache,
             on_progress=lambda progress: on_progress("forward", progress.done, progress.total),
+            team=team,
         )
     except FeatureError as error:
         raise FeatureError(f"{title}: {error}") from error
+    parts_per_split = len(extracted) // len(splits)
     report = extracted[0].report
     warnings = []
     if report.truncated:
@@ -96,32 +150,15 @@ def evaluate_task(
             f"{share:.1%} of all tokens were cut off"
         )
     started = time.perf_counter()
-    unit = Unit(
-        unit_key(data, pair_form),
-        title,
-        {
-            "target": spec.target,
-            "classes": list(spec.classes),
-            "metrics": list(spec.metrics),
-            "source": data.source,
-            "revision": data.revision,
-            "subset": data.subset,
-            "train_rows": len(splits[0]),
-            "train_rows_available": len(data.train),
-            "digests": digests(splits),
-            "extraction": {name: value for name, value in report.as_dict().items() if name != "seconds"},
-            "diagnostics": {},
-        },
-    )
-    for split in data.evaluations:
-        unit.add_labels(split.name, split.labels)
+    extraction = {name: value for name, value in report.as_dict().items() if name != "seconds"}
+    unit = Unit(rows.key, title, {**rows.about, "extraction": extraction, "diagnostics": {}})
+    for name, labels in splits[1:]:
+        unit.add_labels(name, labels)
     for done, view in enumerate(views):
         on_progress("probe", done, len(views))
         labelled = [
-            Labelled(
-                split.name, _features(extracted[i * parts_per_split : (i + 1) * parts_per_split], view), split.labels
-            )
-            for i, split in enumerate(splits)
+            Labelled(name, _features(extracted[i * parts_per_split : (i + 1) * parts_per_split], view), labels)
+            for i, (name, labels) in enumerate(splits)
         ]
         diagnostics = diagnose(labelled[0].features)
         unit.about["diagnostics"][str(view)] = diagnostics.as_dict()
@@ -134,7 +171,7 @@ def evaluate_task(
                 metrics=spec.metrics,
                 settings=probes,
                 device=encoder.info.device if encoder.info.device.startswith("cuda") else "cpu",  # float64 is needed
-                seed=_task_seed(probes.seed, spec),
+                seed=task_seed(probes.seed, spec),
             )
         except ProbeError as error:
             raise ProbeError(f"{title}, {view}: {error}") from error
@@ -151,17 +188,13 @@ def _features(parts: Sequence[Features], view: View) -> np.ndarray:
     return vectors[0] if len(vectors) == 1 else siamese(*vectors)
 
 
-def _task_seed(seed: int, spec: TaskSpec) -> int:
+def task_seed(seed: int, spec: TaskSpec) -> int:
     """A seed of a task's own, so that tasks are independent and a task does not depend on its neighbours."""
     return zlib.crc32(f"{seed}/{spec.suite}/{spec.name}".encode())
 
 
-def digests(splits: Sequence[Split]) -> dict[str, str]:
-    """Identifies the rows that were scored, split by split, so that only the same rows are ever compared."""
-    return {split.name: _digest(split) for split in splits}
-
-
 def _digest(split: Split) -> str:
+    """Identifies the rows that were scored, so that only the same rows are ever compared."""
     digest = hashlib.sha256()
     for texts in (split.texts, split.pairs or ()):
         for text in texts:

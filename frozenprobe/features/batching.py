@@ -56,6 +56,17 @@ def rows_within(lengths: Int[np.ndarray, " n"], budget: int) -> int:
     return most - int(cost[::-1].argmin())
 
 
+def cut(rows: Int[np.ndarray, " m"], lengths: Int[np.ndarray, " n"], budget: int) -> list[Int[np.ndarray, " b"]]:
+    """Cuts rows, sorted longest first, into batches within a budget; `lengths` are those of all rows."""
+    batches, start = [], 0
+    sizes = lengths[rows]
+    while start < len(rows):
+        end = start + rows_within(sizes[start:], budget)
+        batches.append(rows[start:end])
+        start = end
+    return batches
+
+
 class TokenBudget:
     """The budget in use, and the search for a better one.
 
@@ -121,7 +132,11 @@ class TokenBudget:
 
     def halve(self, padded: int) -> None:
         """A batch of `padded` tokens did not fit: half of it is the new budget, and the search is over."""
-        self.tokens_at_most = max(1, padded // 2)
+        self.halved_elsewhere(1, max(1, padded // 2))
+
+    def halved_elsewhere(self, times: int, tokens_at_most: int) -> None:
+        """Batches were halved, by another rank perhaps, until one of `tokens_at_most` fitted."""
+        self.tokens_at_most = min(self.tokens_at_most, tokens_at_most)
         self.tokens = min(self.tokens, self.tokens_at_most)
-        self.halved += 1
+        self.halved += times
         self.searching = False

@@ -23,7 +23,8 @@ from frozenprobe.features.cache import FeatureCache, FeatureStore
 from frozenprobe.features.encoding import BatchRunner
 from frozenprobe.features.output import Output
 from frozenprobe.features.pooling import LAST_ONLY, ViewPooler
-from frozenprobe.features.tokens import Chunk, TextGroup, count_truncation, group_texts, tokenize_ahead
+from frozenprobe.features.sharding import Team
+from frozenprobe.features.tokens import Chunk, KeptTokens, TextSource, count_truncation
 from frozenprobe.settings import ExtractionSettings, FeatureSettings
 
 _SAVE_SECONDS = 20.0
@@ -91,22 +92,25 @@ def resolve_layer(layer: Layer, info: EncoderInfo) -> Layer:
 
 def extract(
     encoder: Encoder,
-    inputs: Sequence[Inputs],
+    inputs: Sequence[Inputs] | KeptTokens,
     views: Sequence[View],
     settings: ExtractionSettings,
     *,
     cache: FeatureCache | None = None,
     on_progress: Callable[[ExtractionProgress], None] | None = None,
+    team: Team | None = None,
 ) -> list[Features]:
     """Encodes several inputs together, such as the splits of a task, and pools all views in the same pass.
 
     Args:
         encoder: The frozen encoder.
         inputs: What to encode; a tokenised input that occurs more than once, in whichever of them, is encoded once.
+            `KeptTokens` stand for inputs that were tokenised before.
         views: Layers and poolings, as `resolve_views` gives them.
         settings: The token budget (None: measured on the first batches).
         cache: Where vectors are looked up and kept; None encodes everything.
         on_progress: Called after every batch.
+        team: The other ranks, which encode their share (engine/ranks.py); None: this process encodes everything.
 
     Returns:
         The features of each input, float32 `[n, d]` per view, rows in input order. All of them carry one report, of
@@ -116,20 +120,25 @@ def extract(
         EncoderError: `own` pooling of an encoder that has none.
         FeatureError: A non-finite feature (named by row and input), an input without tokens, one that does not
             fit in memory even alone, or an encoder that breaks its contract.
+        RankError: Another rank is lost.
     """
     views = list(dict.fromkeys(views))
     if not views:
         raise SettingsError("no views asked for")
     pooler = ViewPooler(encoder, views)
-    report = ExtractionReport(rows=sum(map(len, inputs)), seconds=dict.fromkeys(("tokenize", "forward", "cache"), 0.0))
+    report = ExtractionReport(seconds=dict.fromkeys(("tokenize", "forward", "cache"), 0.0))
     clock = partial(_timed, report.seconds)
     with clock("tokenize"):
-        groups, sources = group_texts(inputs)
-        progress = _Progress(groups, report, on_progress)
-    output = Output(views, inputs, encoder.info.hidden_size)
+        source = inputs if isinstance(inputs, KeptTokens) else TextSource(encoder, inputs)
+        sources = source.sources
+        report.rows = len(sources)
+        progress = _Progress(source.characters, report, on_progress)
+    output = Output(views, source.sizes, encoder.info.hidden_size)
     budget = TokenBudget(encoder.info.device, encoder.info.dtype, settings.tokens_per_batch)
-    runner = BatchRunner(encoder, pooler, budget, output, report)
-    chunks = tokenize_ahead(encoder, groups)
+    if team is not None and team.in_step:
+        budget.searching = False  # a search runs as many batches as time tells it to
+    runner = BatchRunner(encoder, pooler, budget, output, report, team)
+    chunks = source.chunks()
     keeper = None
     known: dict[bytes, int] = {}
     group = None
@@ -234,14 +243,11 @@ class _Progress:
     """Reports tokens done, and estimates tokens in all from the characters of what is not tokenised yet."""
 
     def __init__(
-        self,
-        groups: Sequence[TextGroup],
-        report: ExtractionReport,
-        on_progress: Callable[[ExtractionProgress], None] | None,
+        self, characters: int, report: ExtractionReport, on_progress: Callable[[ExtractionProgress], None] | None
     ) -> None:
         self._report = report
         self._on_progress = on_progress
-        self._characters_left = sum(group.characters for group in groups) if on_progress else 0
+        self._characters_left = characters
         self._characters = self._tokens = self._to_encode = 0
 
     def add(self, chunk: Chunk, new: Int[np.ndarray, " m"]) -> None:

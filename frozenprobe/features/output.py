@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from frozenprobe.features.base import ExtractionReport, Features, Inputs, View
+from frozenprobe.features.base import ExtractionReport, Features, View
 
 _COPY_ROWS = 4096
 
@@ -19,11 +19,11 @@ class Output:
     the end: no second copy of the features ever exists.
     """
 
-    def __init__(self, views: Sequence[View], inputs: Sequence[Inputs], width: int) -> None:
+    def __init__(self, views: Sequence[View], sizes: Sequence[int], width: int) -> None:
         """Allocates nothing yet: a view's width is known with its first vectors (`width` if it never gets any)."""
         self.views = tuple(views)
         self._width = width
-        self._offsets = np.cumsum([0, *map(len, inputs)])
+        self._offsets = np.cumsum([0, *sizes])
         self._arrays: dict[View, np.ndarray] = {}
 
     def put(self, view: View, rows: Int[np.ndarray, " k"], vectors: Float[np.ndarray, "k d"]) -> None:

@@ -10,7 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from typing import Literal
 
@@ -85,6 +85,80 @@ class Chunk:
         """Characters of the texts."""
         part = slice(self.start, self.start + len(self.tokens))
         return sum(map(len, self.group.texts[part])) + sum(map(len, (self.group.pairs or [])[part]))
+
+
+class TextSource:
+    """Inputs that are tokenised while they are encoded.
+
+    Attributes:
+        sizes: Rows of each input.
+        sources: For each row of all inputs, one after the other, the row where its text occurs first.
+        characters: Characters of all distinct texts.
+    """
+
+    def __init__(self, encoder: Encoder, inputs: Sequence[Inputs]) -> None:
+        """Finds the distinct texts; see `group_texts`."""
+        self._encoder = encoder
+        self._groups, self.sources = group_texts(inputs)
+        self.sizes = tuple(map(len, inputs))
+        self.characters = sum(group.characters for group in self._groups)
+
+    def chunks(self) -> Generator[Chunk]:
+        """The distinct inputs, tokenised in the background; see `tokenize_ahead`."""
+        return tokenize_ahead(self._encoder, self._groups)
+
+
+class KeptTokens:
+    """Inputs that were tokenised once, for encoders whose weights change while the rows stay: no text is kept.
+
+    Attributes:
+        sizes: See `TextSource`.
+        characters: 0: there is nothing left to tokenise.
+    """
+
+    characters = 0
+
+    def __init__(self, encoder: Encoder, inputs: Sequence[Inputs]) -> None:
+        """Tokenises everything, in the chunks in which it will be encoded."""
+        source = TextSource(encoder, inputs)
+        self.sizes, self._sources = source.sizes, source.sources
+        bare: dict[int, TextGroup] = {}  # chunks of one group go on sharing it
+        self._chunks = [
+            replace(chunk, group=bare.setdefault(id(chunk.group), replace(chunk.group, texts=[], pairs=None)))
+            for chunk in source.chunks()
+        ]
+
+    @property
+    def sources(self) -> Int[np.ndarray, " n"]:
+        """See `TextSource`; a copy, since extraction writes into it."""
+        return self._sources.copy()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all distinct inputs."""
+        return sum(len(chunk.tokens.ids) for chunk in self._chunks)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        arrays = [self._sources]
+        for chunk in self._chunks:
+            kept = chunk.tokens
+            arrays += [
+                chunk.keys,
+                kept.ids,
+                kept.offsets,
+                kept.special,
+                kept.full_lengths,
+                chunk.first_rows,
+                chunk.counts,
+            ]
+            arrays += [] if kept.types is None else [kept.types]
+        return sum(array.nbytes for array in arrays)
+
+    def chunks(self) -> Generator[Chunk]:
+        """The chunks, as often as asked for."""
+        yield from self._chunks
 
 
 def group_texts(inputs: Sequence[Inputs]) -> tuple[list[TextGroup], Int[np.ndarray, " n"]]:

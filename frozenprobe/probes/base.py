@@ -31,12 +31,12 @@ class ProbeScore:
     """One score of one probe.
 
     Attributes:
-        probe: `ridge`, `knn` or `majority` (the constant answer: most frequent class, or the train mean).
-        protocol: `honest` (chosen inside train by leave-one-out), `paper` (best on the reported split, so
+        probe: `ridge`, `knn`, `majority` (the constant answer: most frequent class, or the train mean) or `finetune`.
+        protocol: `honest` (chosen inside train by leave-one-out, or not chosen at all), `paper` (best on the reported split, so
             optimistic), `baseline` (the constant answer), `control` (honest, on shuffled train labels) or `grid` (one point of the sweep,
             headline metric only, without an interval).
         n: Train rows used.
-        draw: Which random subset of that size; 0 for the largest size.
+        draw: Which random subset of that size; 0 for the largest size. For one training of `finetune`, its seed.
         split: The scored split.
         metric: Name of the metric.
         value: The score, in the metric's own unit (a fraction for accuracy, not a percentage).
@@ -47,6 +47,7 @@ class ProbeScore:
         lambda_: Ridge strength in use, None for other probes.
         k: Neighbours in use, None for other probes.
         distance: Distance in use, None for other probes.
+        epoch: Epoch of a finetuning, None for other probes.
         replicates: Bootstrap replicates of headline scores (for intervals of means over tasks), else None.
     """
 
@@ -64,17 +65,19 @@ class ProbeScore:
     lambda_: float | None = None
     k: int | None = None
     distance: str | None = None
+    epoch: int | None = None
     replicates: Float[np.ndarray, " replicates"] | None = None
 
 
 @dataclass(frozen=True)
 class ProbePredictions:
-    """What a selected probe answered on a split, at the largest size."""
+    """What a selected probe answered on a split, at the largest size; `draw` is the seed of a finetuning."""
 
     probe: str
     protocol: Protocol
     split: str
     values: Shaped[np.ndarray, " m"]
+    draw: int | None = None
 
 
 @dataclass(frozen=True)

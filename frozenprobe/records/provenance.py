@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,8 +23,12 @@ PACKAGES = (
 )
 
 
+@cache
 def provenance() -> dict[str, Any]:
-    """Versions of the packages that decide a score, the machine, and the git commit with its dirty state."""
+    """Versions of the packages that decide a score, the machine, and the git commit with its dirty state.
+
+    Looked up once: what a process runs is what it was started from, whatever is committed meanwhile.
+    """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,6 +1,6 @@
 """The shape of what a run leaves behind: one manifest, one Parquet file per finished unit of work, timings apart.
 
-A unit is one task in one pair form. Its file holds rows of three kinds: `score` (one number of one probe), `prediction` (all
+A unit is one task in one pair form, frozen or finetuned. Its file holds rows of three kinds: `score` (one number of one probe), `prediction` (all
 answers of one selected probe on one split) and `label` (the right answers of a split), so that every table, interval
 and paired test can be drawn from the file alone. `docs/records.md` explains every column.
 """
@@ -39,6 +39,8 @@ COLUMNS = pa.schema(
         pa.field("lambda", pa.float64()),
         pa.field("k", pa.int64()),
         pa.field("distance", pa.string()),
+        pa.field("training", pa.string()),
+        pa.field("epoch", pa.int64()),
         pa.field("values", pa.list_(pa.float64())),
     ]
 )
@@ -46,14 +48,16 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class UnitKey:
-    """What a unit measures. `single` is the pair form of a task without pairs."""
+    """What a unit measures. `single` is the pair form of a task without pairs; the encoder is `frozen` or `finetuned`."""
 
     suite: str
     task: str
     pair_form: str
+    training: str = "frozen"
 
     def __str__(self) -> str:
-        return self.task if self.pair_form == "single" else f"{self.task} ({self.pair_form})"
+        name = self.task if self.pair_form == "single" else f"{self.task} ({self.pair_form})"
+        return name if self.training == "frozen" else f"{name}, {self.training}"
 
 
 @dataclass
@@ -108,6 +112,7 @@ class Unit:
                     "lambda": score.lambda_,
                     "k": score.k,
                     "distance": score.distance,
+                    "epoch": score.epoch,
                     "values": score.replicates if is_headline_view else None,
                 }
             )
@@ -119,6 +124,7 @@ class Unit:
                     "split": prediction.split,
                     "probe": prediction.probe,
                     "protocol": prediction.protocol,
+                    "draw": prediction.draw,
                     "values": prediction.values.astype(float),
                 }
             )

@@ -155,12 +155,24 @@ def _by_task(run: Run, rows: Sequence[SummaryRow], form: str, on_one_line: bool)
 def _headline_table(run: Run, form: str = "") -> Table:
     suites = [unit.key.suite + (", subsets" if unit.about.get("subset") else "") for unit in run.units]
     encoder = run.manifest["encoder"]
+    trainings = sorted({unit.key.training for unit in run.units}, reverse=True) or ["frozen"]
+    caption = f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens"
+    if "frozen" in trainings:
+        caption += (
+            f", at most {run.manifest['settings']['probes']['max_train']} train rows; "
+            "honest: chosen inside train; paper: best on the reported split, so optimistic"
+        )
+    if seeds := sorted(
+        {len(unit.about["finetune"]["seeds"]) for unit in run.units if unit.key.training == "finetuned"}
+    ):
+        caption += (
+            f"; finetuned: every weight trained, mean over {' or '.join(map(str, seeds))} seeds, and the best epoch is "
+            "the best on the reported split"
+        )
     return Table(
-        title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, frozen: "
+        title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, {' and '.join(trainings)}: "
         f"last layer, mean over tokens{form}",
-        caption=f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens, "
-        f"at most {run.manifest['settings']['probes']['max_train']} train rows; "
-        "honest: chosen inside train; paper: best on the reported split, so optimistic",
+        caption=caption,
         title_justify="left",
         caption_justify="left",
     )
@@ -199,6 +211,6 @@ def _cell(cell: Cell | None, on_one_line: bool) -> Text:
 
 def _times(seconds: dict[str, float]) -> str:
     """Wall time by phase, in the order in which it is spent."""
-    order = ("import", "data", "load", "tokenize", "forward", "cache", "probe")
+    order = ("import", "data", "load", "tokenize", "forward", "cache", "probe", "train")
     parts = [f"{phase} {seconds[phase]:.1f} s" for phase in order if seconds.get(phase, 0) >= 0.05]
     return f"wall time: {', '.join(parts)}"

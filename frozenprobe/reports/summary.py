@@ -16,6 +16,8 @@ ROWS = (
     ("ridge", "paper"),
     ("knn", "honest"),
     ("knn", "paper"),
+    ("finetune", "honest"),
+    ("finetune", "paper"),
     ("majority", "baseline"),
     ("ridge", "control"),
     ("knn", "control"),
@@ -25,6 +27,8 @@ LABELS = {
     ("ridge", "paper"): "linear, paper",
     ("knn", "honest"): "kNN, honest",
     ("knn", "paper"): "kNN, paper",
+    ("finetune", "honest"): "finetuned, last epoch",
+    ("finetune", "paper"): "finetuned, best epoch",
     ("majority", "baseline"): "constant answer",
     ("ridge", "control"): "linear, shuffled labels",
     ("knn", "control"): "kNN, shuffled labels",
@@ -46,7 +50,7 @@ class SummaryRow:
     """One line of the table.
 
     Attributes:
-        probe: `ridge`, `knn` or `majority`.
+        probe: `ridge`, `knn`, `finetune` or `majority`.
         protocol: `honest`, `paper`, `baseline` or `control`.
         pair_form: Pair form of the pair tasks in it.
         cells: Scores by task title.

@@ -8,37 +8,33 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
-from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.given import given_encoder, run_facts
 from frozenprobe.encoders.registry import load_encoder
-from frozenprobe.engine.evaluate import (
-    HEADLINE_VIEW,
-    digests,
-    evaluate_task,
-    inputs_of,
-    train_rows,
-    unit_key,
-    unit_title,
-)
+from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, evaluate_task, train_rows, unit_title
 from frozenprobe.engine.progress import Reporter, SilentReporter
-from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.engine.ranks import on_all_ranks
+from frozenprobe.engine.run import OnProgress, PlannedUnit, run_units
 from frozenprobe.errors import DataError, RecordError, SettingsError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import extract, resolve_views
 from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.sharding import Team
+from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
+from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.csv import write_csv
-from frozenprobe.settings import GlueSettings, parse
+from frozenprobe.settings import FeatureSettings, GlueSettings, parse
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve
@@ -69,35 +65,64 @@ def run_glue(
     out: Path,
     *,
     encoder: Encoder | None = None,
+    tasks: Sequence[TaskRows] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     import_seconds: float = 0.0,
 ) -> Run:
     """Evaluates a checkpoint into a results folder; the same call resumes what was interrupted.
 
+    In a process group of several ranks every rank calls it: all of them encode, rank 0 writes, and each is given the run.
+
     Args:
         settings: What is measured.
         out: The run's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        tasks: The rows of the same settings, read before (`read_tasks`); only rank 0 needs them.
         overwrite: Drop what another run left in the folder.
         reporter: Told about progress.
         import_seconds: What importing cost the caller; kept with the other timings.
 
     Raises:
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
+        RankError: Another rank is lost.
     """
-    reporter = reporter or SilentReporter()
+    if settings.unfrozen and ranks.count() > 1:
+        raise SettingsError("--unfrozen trains in one process: start it without torchrun")
+    work = partial(
+        _evaluate,
+        settings,
+        out,
+        tasks,
+        overwrite=overwrite,
+        reporter=reporter or SilentReporter(),
+        import_seconds=import_seconds,
+    )
+    return on_all_ranks(lambda: encoder or load_encoder(settings.encoder), work, timeout=settings.features.rank_timeout)
+
+
+def _evaluate(
+    settings: GlueSettings,
+    out: Path,
+    tasks: Sequence[TaskRows] | None,
+    load: Callable[[], Encoder],
+    team: Team | None,
+    *,
+    overwrite: bool,
+    reporter: Reporter,
+    import_seconds: float,
+) -> Run:
+    """The work of `run_glue` that one process does, with other ranks encoding for it if there is a team."""
     with reporter:
         started = time.perf_counter()
-        tasks = load_tasks(settings)
+        tasks = read_tasks(settings) if tasks is None else tasks
         data_seconds = time.perf_counter() - started
         started = time.perf_counter()
-        encoder = encoder or load_encoder(settings.encoder)
+        encoder = load()
         views = _views(settings, encoder)
-        check_padding(encoder)
         manifest = _manifest(settings, encoder)
         store = RunStore(out, manifest, overwrite=overwrite)
-        _require_same_rows(store, tasks, settings)
+        _require_same_rows(store, tasks)
         store.update(encoder=manifest["encoder"])  # it may have been given another name
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
@@ -111,21 +136,48 @@ def run_glue(
             root = features.cache_dir or default_cache_dir()
             cache = FeatureCache(root, int(features.cache_limit_gb * 1e9))
 
-        def compute(data: TaskData, pair_form: str, on_progress: Any) -> Any:
-            chosen = features.model_copy(update={"tokens_per_batch": store.manifest.get("tokens_per_batch") or budget})
-            unit, seconds = evaluate_task(encoder, data, pair_form, views, chosen, settings.probes, cache, on_progress)
-            if unit.about["extraction"]["encoded"]:
-                store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
-            return unit, seconds
-
-        units = [
-            PlannedUnit(unit_key(data, form), str(unit_key(data, form)), partial(compute, data, form))
-            for data, form in _units(tasks, settings)
-        ]
+        if settings.unfrozen:
+            units = _finetunings(tasks, encoder, settings, store)
+        else:
+            units = _probings(tasks, encoder, views, settings, features, cache, store, team)
         run_units(units, store, reporter)
         run = read_run(out)
         write_csv(run, out)
     return run
+
+
+def _probings(
+    tasks: Sequence[TaskRows],
+    encoder: Encoder,
+    views: Sequence[View],
+    settings: GlueSettings,
+    features: FeatureSettings,
+    cache: FeatureCache | None,
+    store: RunStore,
+    team: Team | None,
+) -> list[PlannedUnit]:
+    """One unit for each task and pair form, on frozen features."""
+
+    def compute(rows: TaskRows, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
+        budget = store.manifest.get("tokens_per_batch") or features.tokens_per_batch
+        chosen = features.model_copy(update={"tokens_per_batch": budget})
+        unit, seconds = evaluate_task(encoder, rows, views, chosen, settings.probes, cache, on_progress, team)
+        if unit.about["extraction"]["encoded"]:
+            store.update(tokens_per_batch=unit.about["extraction"]["tokens_per_batch"])
+        return unit, seconds
+
+    return [PlannedUnit(rows.key, str(rows.key), partial(compute, rows)) for rows in tasks]
+
+
+def _finetunings(
+    tasks: Sequence[TaskRows], encoder: Encoder, settings: GlueSettings, store: RunStore
+) -> list[PlannedUnit]:
+    """One unit for each task, every weight trained."""
+    from frozenprobe.suites.finetune import check_finished, finetune_task, starting_point
+
+    check_finished(store, settings.finetune)
+    start = starting_point(encoder, settings.encoder)
+    return [PlannedUnit(rows.key, str(rows.key), partial(finetune_task, start, rows, settings)) for rows in tasks]
 
 
 def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_rows: int = 512) -> list[Forecast]:
@@ -133,21 +185,18 @@ def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_r
 
     The rate comes from encoding a spread-out sample of the rows.
     """
-    tasks = load_tasks(settings)
+    tasks = read_tasks(settings)
     encoder = encoder or load_encoder(settings.encoder)
     views = _views(settings, encoder)
     counted = []
-    for data, form in _units(tasks, settings):
-        inputs = [
-            part
-            for split in (train_rows(data.train, settings.probes), *data.evaluations)
-            for part in inputs_of(split, form)
-        ]
+    for rows in tasks:
+        inputs = rows.inputs
+        assert not isinstance(inputs, KeptTokens)  # they were just read
         distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
         joint = inputs[0].pairs is not None
         merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
         tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
-        counted.append((str(unit_key(data, form)), sum(map(len, inputs)), tokens, merged))
+        counted.append((str(rows.key), sum(map(len, inputs)), tokens, merged))
     sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
     report = extract(encoder, sample, views, settings.features, cache=None)[0].report
     rate = report.tokens / report.seconds["forward"]
@@ -212,20 +261,32 @@ def load_tasks(settings: GlueSettings) -> list[TaskData]:
             raise DataError(
                 f"{unit_title(data)}: the {len(labels):,} train rows used have one label; raise --max-train"
             )
-    return tasks
+    most, seed = settings.probes.max_evaluated, settings.probes.seed
+    return tasks if most == "all" else [task.scored_on(most, seed) for task in tasks]
 
 
-def _require_same_rows(store: RunStore, tasks: Sequence[TaskData], settings: GlueSettings) -> None:
+def read_tasks(settings: GlueSettings) -> list[TaskRows]:
+    """The rows that an evaluation encodes and scores, one entry per task and pair form; see `load_tasks`."""
+    probes, training = settings.probes, "frozen"
+    if settings.unfrozen:
+        probes, training = probes.model_copy(update={"max_train": settings.finetune.max_train}), "finetuned"
+    return [
+        TaskRows.of(data, form, probes, training)
+        for data in load_tasks(settings)
+        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
+    ]
+
+
+def _require_same_rows(store: RunStore, tasks: Sequence[TaskRows]) -> None:
     """Refuses to go on where a finished task was scored on other rows than those that are there now.
 
     Raises:
         RecordError: The data has changed.
     """
     known = {unit.key: unit for unit in read_units(store.folder)[0]}
-    for data, form in _units(tasks, settings):
-        unit = known.get(unit_key(data, form))
-        found = digests([train_rows(data.train, settings.probes), *data.evaluations])
-        if unit is not None and unit.about["digests"] != found:
+    for rows in tasks:
+        unit = known.get(rows.key)
+        if unit is not None and unit.about["digests"] != rows.about["digests"]:
             raise RecordError(
                 f"{store.folder} holds {unit.title} scored on other rows than its data has now; choose another --out "
                 "or --overwrite"
@@ -237,14 +298,6 @@ def _views(settings: GlueSettings, encoder: Encoder) -> list[View]:
     views = list(dict.fromkeys([HEADLINE_VIEW, *resolve_views(settings.features, encoder.info)]))
     ViewPooler(encoder, views)
     return views
-
-
-def _units(tasks: Sequence[TaskData], settings: GlueSettings) -> list[tuple[TaskData, str]]:
-    return [
-        (data, form)
-        for data in tasks
-        for form in (settings.pair_forms if data.spec.is_pair else settings.pair_forms[:1])
-    ]
 
 
 def _manifest(settings: GlueSettings, encoder: Encoder) -> dict[str, Any]:

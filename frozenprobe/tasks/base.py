@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -73,6 +73,14 @@ class Split:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def some(self, rows: int, seed: int) -> Split:
+        """At most so many rows, drawn by the seed, in the order of the file."""
+        if len(self) <= rows:
+            return self
+        kept = np.sort(np.random.default_rng(seed).permutation(len(self))[:rows])
+        pairs = None if self.pairs is None else [self.pairs[row] for row in kept]
+        return Split(self.name, [self.texts[row] for row in kept], pairs, self.labels[kept])
+
 
 @dataclass(frozen=True)
 class TaskData:
@@ -94,3 +102,14 @@ class TaskData:
     source: str
     revision: str
     subset: str | None = None
+
+    def scored_on(self, rows: int, seed: int) -> TaskData:
+        """The task with at most so many rows in each scored split; a subset, and called one, where that leaves any out."""
+        evaluations = tuple(split.some(rows, seed) for split in self.evaluations)
+        cut = [
+            f"{part.name} {len(part):,} of {len(whole):,} rows scored"
+            for part, whole in zip(evaluations, self.evaluations, strict=True)
+            if len(part) < len(whole)
+        ]
+        subset = ", ".join(filter(None, [self.subset, *cut])) or None
+        return replace(self, evaluations=evaluations, subset=subset)

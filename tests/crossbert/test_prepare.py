@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crossbert import prepare as module
+from crossbert.data import PreparedData
 from crossbert.prepare import prepare
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, local_documents
@@ -278,3 +279,15 @@ def test_real_text_comes_back_whole(real_data, tmp_path):
     assert 2 < manifest["characters_per_token"] < 5
     back = documents_of(tmp_path / "books", "train") + documents_of(tmp_path / "books", "validation")
     assert sorted(back) == sorted(texts)
+
+
+def test_a_set_may_be_held_out_as_a_whole_and_is_then_no_training_data(tiny_data, tmp_path):
+    whole = settings(builtin=30, tokenizer=str(tiny_data / "tokenizer"), validation_share=1)
+    manifest = prepare(whole, tmp_path / "held")
+    assert manifest["documents"] == {"train": 0, "validation": 30}
+    data = PreparedData.open(tmp_path / "held")
+    data.verify()
+    assert len(data.split("validation", 32)) == manifest["tokens"]["validation"] // 32
+    with pytest.raises(DataError, match=r"train split \(0 tokens\) holds no whole sequence"):
+        data.split("train", 32)
+    assert prepare(whole, tmp_path / "held") == manifest

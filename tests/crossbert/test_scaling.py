@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from crossbert.config import ModelConfig
 from crossbert.model import build_model
 from crossbert.scaling import (
-    ABLATIONS,
     LAWS,
     NAMED,
     count_parameters,
@@ -19,7 +18,6 @@ from crossbert.scaling import (
     flops_per_position,
     named,
     positions_per_sequence,
-    vary,
 )
 from frozenprobe.errors import SettingsError
 from frozenprobe.reports.paper_tables import read_table
@@ -109,22 +107,6 @@ def test_the_single_scale_runs():
         compute = run.steps * run.batch_tokens * flops_per_position(run.model, "paper")
         assert abs(compute / run.flops - 1) < 0.01
         assert run.learning_rate == 6e-4
-
-
-def test_predictor_shapes_of_table_4():
-    counted = [count_parameters(model).predictor / 1e6 for model in ABLATIONS["table4"].values()]
-    assert [f"{millions:.2f}" for millions in counted] == ["7.96", "24.77", "50.43", "84.93", "42.47"]
-    assert [model.predictor_heads for model in ABLATIONS["table4"].values()] == [3, 6, 9, 12, 12]
-
-
-def test_ablations_change_what_they_say():
-    assert [model.mask_ratio for model in ABLATIONS["table2"].values()] == [0.2, 0.4, 0.5, 0.65]
-    assert [model.mask_ratio for model in ABLATIONS["table6"].values()] == [0.2, 0.3, 0.4, 0.65]
-    assert [model.complementary for model in ABLATIONS["table5"].values()] == [False, True]
-    assert [model.objective for model in ABLATIONS["table9"].values()] == ["bert", "electra", "crossbert"]
-    base = NAMED["crossbert-279m"].model
-    assert ABLATIONS["table2"]["50%"] == ABLATIONS["table4"]["768 x 6"] == ABLATIONS["table5"]["yes"] == base
-    assert vary(base, width=768, mask_ratio=0.4) == ABLATIONS["table2"]["40%"]
 
 
 SHAPES = [

@@ -82,6 +82,20 @@ def test_encoder_decoder_is_measured_at_its_encoder():
     check_padding(encoder)
 
 
+def test_a_sentence_transformers_model_is_measured_at_the_transformer_inside(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(tiny.save(tmp_path)), device="cpu")
+    model.max_seq_length = 16
+    encoder = ModuleEncoder(model, model.tokenizer, name="run")
+    assert encoder.info.notes == ("measured at the transformer inside, without its own pooling",)
+    assert encoder.info.max_length == 16
+    hidden, batch = last(encoder, ["the fox", "a dog and a fox"])
+    with torch.no_grad():
+        right = model[0].auto_model.eval()(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+    assert torch.equal(hidden, right)
+
+
 def test_nothing_is_disturbed():
     model, tokenizer = tiny.make("bert")
     model.train()

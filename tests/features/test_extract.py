@@ -11,7 +11,7 @@ import torch
 from frozenprobe.errors import EncoderError, FeatureError, SettingsError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.extract import extract, resolve_views
-from frozenprobe.features.tokens import FIRST_CHUNK
+from frozenprobe.features.tokens import FIRST_CHUNK, KeptTokens
 from frozenprobe.settings import FeatureSettings
 
 LAST_MEAN = View("last", "mean")
@@ -275,3 +275,26 @@ def test_own_pooling_needs_an_encoder_that_has_one(fake, fake_with_pooling, word
     assert result[own].shape == (30, 5)
     assert result[LAST_MEAN].shape == (30, 16)
     np.testing.assert_allclose(np.linalg.norm(result[own], axis=1), 1, rtol=1e-5)
+
+
+# Tokens kept between extractions
+
+
+def test_kept_tokens_give_the_same_features_and_the_same_report(fake, words):
+    texts = words(2 * FIRST_CHUNK, seed=1)  # several chunks
+    inputs = [Inputs([*texts, texts[3]]), Inputs(texts[:5], texts[1:6]), Inputs([])]
+    encoder, views = fake(max_length=20), [LAST_MEAN, View(0, "cls")]
+    expected = extract(encoder, inputs, views, budget(200))
+    kept = KeptTokens(encoder, inputs)
+    tokenized = encoder.tokenized
+    for _ in range(2):  # an extraction uses nothing up
+        found = extract(encoder, kept, views, budget(200))
+        for one, other in zip(expected, found, strict=True):
+            for view in views:
+                np.testing.assert_array_equal(one.by_view[view], other.by_view[view])
+        one, other = (part[0].report.as_dict() | {"seconds": None} for part in (expected, found))
+        assert one == other
+    assert encoder.tokenized == tokenized
+    assert not any(chunk.group.texts or chunk.group.pairs for chunk in kept.chunks())
+    assert kept.tokens == expected[0].report.tokens
+    assert 4 * kept.tokens < kept.nbytes < 100 * kept.tokens

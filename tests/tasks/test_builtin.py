@@ -141,3 +141,18 @@ def test_similarity_scores_follow_the_shared_words():
 def test_unknown_task():
     with pytest.raises(DataError, match="unknown built-in task 'cola'; allowed are builtin-inference"):
         load_builtin("cola")
+
+
+def test_a_task_scored_on_fewer_rows_is_a_subset_of_the_same_rows_every_time():
+    data = load_builtin("builtin-paraphrase")
+    (some,) = data.scored_on(100, seed=1).evaluations
+    whole = data.evaluations[0]
+    rows = list(zip(whole.texts, whole.pairs, whole.labels, strict=True))
+    kept = list(zip(some.texts, some.pairs, some.labels, strict=True))
+    assert len(kept) == 100
+    assert kept == [row for row in rows if row in set(kept)]  # in the order of the file
+    again = data.scored_on(100, seed=1)
+    assert again.evaluations[0].texts == some.texts
+    assert again.subset == "validation 100 of 450 rows scored"
+    assert data.scored_on(450, seed=1).subset is None
+    assert data.scored_on(100, seed=2).evaluations[0].texts != some.texts

@@ -23,6 +23,7 @@ from frozenprobe.features.base import ExtractionReport, Inputs, View
 from frozenprobe.features.cache import FeatureCache
 from frozenprobe.features.extract import ExtractionProgress, extract, resolve_layer
 from frozenprobe.features.pooling import ViewPooler, resolve_pooling
+from frozenprobe.features.sharding import Team
 from frozenprobe.settings import ExtractionSettings
 
 if TYPE_CHECKING:
@@ -80,17 +81,18 @@ class MtebEncoder(AbsEncoder):
         self.normalise = normalise and self.pooler != "own"
         self.backbone: Backbone = backbone
         if isinstance(self.pooler, str):
-            self._pooled: Encoder = encoder
+            self.pooled: Encoder = encoder
             self.view = View(self.layer, self.pooler)
         else:
-            self._pooled = PooledEncoder(encoder, self.pooler, layer=self.layer)
+            self.pooled = PooledEncoder(encoder, self.pooler, layer=self.layer)
             self.view = View("last", "own")
-        ViewPooler(self._pooled, [self.view])
+        ViewPooler(self.pooled, [self.view])
         self.prompts = {role: text for role, text in (prompts or {}).items() if text}
         require_no_prompts(encoder, self.prompts)
         self.features = features or ExtractionSettings()
         self.cache = cache
         self.mteb_model_meta = meta or ModelMeta.create_empty(overwrites={"similarity_fn_name": ScoringFunction.COSINE})
+        self.team: Team | None = None
         self.on_progress: Callable[[ExtractionProgress], None] | None = None
         self.reports: list[ExtractionReport] = []
         self._fingerprint: str | None = None
@@ -110,17 +112,17 @@ class MtebEncoder(AbsEncoder):
 
     def fingerprint(self) -> str:
         """A digest of the encoder and of a pooler that has weights."""
-        return self._fingerprint or self._pooled.fingerprint()
+        return self._fingerprint or self.pooled.fingerprint()
 
     def pin(self) -> None:
         """Takes the weights as they are for good, so that they are read once and not for every list of texts."""
-        self._fingerprint = self._pooled.fingerprint()
+        self._fingerprint = self.pooled.fingerprint()
         if self.cache is not None:
             self.cache.pin(self._fingerprint)
 
     def width(self) -> int:
         """Length of a vector, seen on a short text."""
-        return extract(self._pooled, [Inputs(["a"])], [self.view], self.features)[0].by_view[self.view].shape[1]
+        return extract(self.pooled, [Inputs(["a"])], [self.view], self.features)[0].by_view[self.view].shape[1]
 
     def start_task(self) -> None:
         """Forgets the vectors and reports of the task before."""
@@ -190,7 +192,13 @@ class MtebEncoder(AbsEncoder):
     def _extract(self, texts: list[str], role: Role | None) -> Float[np.ndarray, "n e"]:
         inputs = Inputs(prefixed(texts, role, self.prompts), role=role)
         (features,) = extract(
-            self._pooled, [inputs], [self.view], self.features, cache=self.cache, on_progress=self.on_progress
+            self.pooled,
+            [inputs],
+            [self.view],
+            self.features,
+            cache=self.cache,
+            on_progress=self.on_progress,
+            team=self.team,
         )
         report = features.report
         self.reports.append(report)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from frozenprobe import ranks
 from frozenprobe.contrastive.pooler import build_pooler
 from frozenprobe.contrastive.run import run_pooling
 from frozenprobe.contrastive.saving import load_pooler, read_config
@@ -88,6 +89,16 @@ def _saved(settings: MtebSettings, folder: Path, encoder: Encoder) -> Probed:
     )
 
 
+def require_one_process() -> None:
+    """Refuses a training where there are several ranks.
+
+    Raises:
+        SettingsError: There are.
+    """
+    if max(ranks.count(), int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise SettingsError("under torchrun, train with `frozenprobe pool`, then run mteb with --pooler FOLDER")
+
+
 def fresh(settings: MtebSettings, encoder: Encoder) -> Probed:
     """The encoder with an untrained pooler of the size asked for, to see what a run would cost."""
     pool = _training(settings, encoder)
@@ -157,10 +168,8 @@ def _training(settings: MtebSettings, encoder: Encoder) -> PoolSettings:
     """What is trained.
 
     Raises:
-        SettingsError: It cannot be trained here, or nothing would tell which of several poolers is best.
+        SettingsError: Nothing would tell which of several poolers is best.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SettingsError("under torchrun, train with `frozenprobe pool`, then run mteb with --pooler FOLDER")
     pool = settings.pooling(settings.encoder.name or encoder.info.name)
     if len(candidates(pool)) > 1 and not pool.data.held_out:
         raise SettingsError("--sweep takes the pooler that is best on held-out queries: leave out --held-out 0")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,10 +24,12 @@ from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.given import given_encoder, run_facts
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
+from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import run_units
 from frozenprobe.errors import EncoderError, RecordError, SettingsError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
 from frozenprobe.features.extract import resolve_layer
+from frozenprobe.features.sharding import Team
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
@@ -38,7 +41,7 @@ from frozenprobe.suites.mteb.adapter import MtebEncoder
 from frozenprobe.suites.mteb.export import export
 from frozenprobe.suites.mteb.forecast import Forecast, forecast_tasks
 from frozenprobe.suites.mteb.meta import TrainingData, model_meta, model_name, training_data
-from frozenprobe.suites.mteb.poolers import FOLDER, Probed, choose, fresh, train
+from frozenprobe.suites.mteb.poolers import FOLDER, Probed, choose, fresh, require_one_process, train
 from frozenprobe.suites.mteb.quiet import quiet
 from frozenprobe.suites.mteb.results import OUTSIDE, write_results
 from frozenprobe.suites.mteb.selection import parts_of, select
@@ -73,25 +76,68 @@ def run_mteb(
     Raises:
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
     """
-    if settings.trains and pooler is not None:
-        raise SettingsError("a pooler is given, and frozen and unfrozen train one: choose one of the two")
-    reporter = reporter or SilentReporter()
+    if settings.trains:
+        if pooler is not None:
+            raise SettingsError("a pooler is given, and frozen and unfrozen train one: choose one of the two")
+        require_one_process()
+    elif overwrite and (folder := settings.pooler_folder) and folder.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"--pooler {folder} lies in --out, where --overwrite would drop it")
+    loaded: list[tuple[Probed, MtebEncoder]] = []
+
+    def load() -> Encoder:
+        probed = choose(settings, encoder or load_encoder(settings.encoder), pooler)
+        model = _model(settings, probed)
+        loaded.append((probed, model))
+        return model.pooled
+
+    work = partial(
+        _evaluate,
+        settings,
+        out,
+        encoder,
+        loaded,
+        overwrite=overwrite,
+        reporter=reporter or SilentReporter(),
+        import_seconds=import_seconds,
+    )
+    return on_all_ranks(load, work, timeout=settings.features.rank_timeout)
+
+
+def _evaluate(
+    settings: MtebSettings,
+    out: Path,
+    encoder: Encoder | None,
+    loaded: Sequence[tuple[Probed, MtebEncoder]],
+    load: Callable[[], Encoder],
+    team: Team | None,
+    *,
+    overwrite: bool,
+    reporter: Reporter,
+    import_seconds: float,
+) -> Run:
+    """The work of `run_mteb` that one process does, with other ranks encoding for it if there is a team.
+
+    `load` loads encoder and pooler, on all of them, and puts both into `loaded`; a training needs but one process, and loads the
+    encoder itself.
+    """
     with reporter, quiet(), _planned(settings, None if overwrite else out) as plan:
         started = time.perf_counter()
-        encoder = encoder or load_encoder(settings.encoder)
-        name = settings.encoder.name or encoder.info.name
-        seconds = {"import": import_seconds, "load": time.perf_counter() - started}
-        check_padding(encoder)
+        seconds = {"import": import_seconds}
         if settings.trains:
-            probed, store = _trained(settings, plan, encoder, name, out, overwrite, reporter, seconds)
+            encoder = encoder or load_encoder(settings.encoder)
+            seconds["load"] = time.perf_counter() - started
+            probed, store = _trained(settings, plan, encoder, out, overwrite, reporter, seconds)
             model = _model(settings, probed)
+            check_padding(model.pooled)
         else:
-            if overwrite and (folder := settings.pooler_folder) and folder.resolve().is_relative_to(out.resolve()):
-                raise SettingsError(f"--pooler {folder} lies in --out, where --overwrite would drop it")
-            probed = choose(settings, encoder, pooler)
-            model = _model(settings, probed)
-            manifest = _manifest(settings, plan, encoder, name, _identity(settings, model, name))
-            store = _open(out, manifest, overwrite, trains=False)
+            load()
+            probed, model = loaded[-1]
+            seconds["load"] = time.perf_counter() - started
+            store = _open(
+                out, _manifest(settings, plan, model.encoder, _identity(settings, model)), overwrite, trains=False
+            )
+        model.team = team
+        name = _name(settings, model.encoder)
         model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name, probed.rows)
         known = training_data(settings, model.encoder.info, probed.rows)
@@ -122,7 +168,6 @@ def _trained(
     settings: MtebSettings,
     plan: Plan,
     encoder: Encoder,
-    name: str,
     out: Path,
     overwrite: bool,
     reporter: Reporter,
@@ -142,9 +187,9 @@ def _trained(
         "layer": resolve_layer(settings.layer, encoder.info),
         "normalise": settings.normalise,
         "prompts": settings.prompts,
-        "model": {"name": model_name(settings, name, METHOD, backbone)},
+        "model": {"name": model_name(settings, _name(settings, encoder), METHOD, backbone)},
     }
-    manifest = _manifest(settings, plan, encoder, name, identity)
+    manifest = _manifest(settings, plan, encoder, identity)
     require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
     stores: list[RunStore] = []
     started = time.perf_counter()
@@ -182,6 +227,8 @@ def forecast(
     Raises:
         FrozenprobeError: Wrong input, missing data included.
     """
+    if settings.trains:
+        require_one_process()
     with quiet(), _planned(settings) as plan:
         encoder = encoder or load_encoder(settings.encoder)
         probed = fresh(settings, encoder) if settings.trains else choose(settings, encoder, pooler)
@@ -265,9 +312,13 @@ def _model(settings: MtebSettings, probed: Probed) -> MtebEncoder:
     )
 
 
-def _identity(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str, Any]:
+def _name(settings: MtebSettings, encoder: Encoder) -> str:
+    return settings.encoder.name or encoder.info.name
+
+
+def _identity(settings: MtebSettings, model: MtebEncoder) -> dict[str, Any]:
     """What must be the same for a resume of a run whose pooler is there at the start."""
-    meta = model_meta(settings, model, name)
+    meta = model_meta(settings, model, _name(settings, model.encoder))
     return {
         "fingerprint": model.fingerprint(),
         "encoder": run_facts(model.encoder),
@@ -280,14 +331,12 @@ def _identity(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str
     }
 
 
-def _manifest(
-    settings: MtebSettings, plan: Plan, encoder: Encoder, name: str, identity: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(settings: MtebSettings, plan: Plan, encoder: Encoder, identity: dict[str, Any]) -> dict[str, Any]:
     """What the folder says of the run."""
     return {
         "suite": OUTSIDE,
         "identity": identity,
-        "encoder": {**vars(encoder.info), "name": name, "fingerprint": encoder.fingerprint()},
+        "encoder": {**vars(encoder.info), "name": _name(settings, encoder), "fingerprint": encoder.fingerprint()},
         "settings": settings.model_dump(mode="json", exclude=None if settings.trains else {"contrastive"}),
         **_asked(plan),
         "training_data": None,

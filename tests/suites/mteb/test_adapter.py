@@ -207,7 +207,7 @@ def test_the_token_budget_is_kept_once_enough_was_encoded_to_measure_it(tiny, mt
     model = mteb_encoder(tiny)
     encode(model, ["few", "texts"])
     assert model.features.tokens_per_batch is None
-    encode(model, [f"text number {i} with some words" for i in range(6000)])
+    encode(model, [f"text number {i} " + "with some words " * 20 for i in range(6000)])
     assert model.features.tokens_per_batch == model.reports[-1].tokens_per_batch
 
 
