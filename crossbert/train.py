@@ -37,7 +37,8 @@ from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
 from frozenprobe.records.provenance import provenance
-from frozenprobe.records.store import differences, write_atomically
+from frozenprobe.records.store import write_atomically
+from frozenprobe.settings import differences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

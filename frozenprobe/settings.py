@@ -5,6 +5,7 @@ A default is written here and nowhere else. An unknown key or an impossible valu
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -22,6 +23,7 @@ from pydantic import (
 from frozenprobe.errors import SettingsError
 
 Layer = int | Literal["last"]
+Role = Literal["query", "document"]
 Pooling = Literal["mean", "cls", "max", "last", "first-last-mean", "own"]
 PairForm = Literal["joint", "siamese"]
 TaskCategory = Literal[
@@ -137,6 +139,19 @@ class FeatureSettings(ExtractionSettings):
     poolings: CommaSeparated[Pooling] = Field(
         ("mean",), min_length=1, description="any of mean, cls, max, last, first-last-mean, own"
     )
+
+
+class PromptSettings(Settings):
+    """What is put before texts, for an encoder that declares no prompts of its own."""
+
+    query_prompt: str | None = Field(None, description="put before every query; None: the checkpoint's own")
+    document_prompt: str | None = Field(None, description="put before every document; None: the checkpoint's own")
+
+    @property
+    def prompts(self) -> dict[Role, str]:
+        """The prefixes asked for, by role."""
+        asked: dict[Role, str] = {"query": self.query_prompt or "", "document": self.document_prompt or ""}
+        return {role: text for role, text in asked.items() if text}
 
 
 class RidgeSettings(Settings):
@@ -258,42 +273,6 @@ class Cost(Settings):
     tokens_per_s: float | None = Field(None, gt=0, description="training throughput")
 
 
-class MtebSettings(Settings):
-    """One evaluation on MTEB: an encoder, how its tokens become one vector, and the tasks it is scored on."""
-
-    encoder: EncoderSettings
-    features: ExtractionSettings = ExtractionSettings()
-    pooler: Literal["auto", "mean", "cls", "last", "own"] = Field(
-        "auto", description="tokens to vector; auto: the checkpoint's own where it declares one, else mean"
-    )
-    layer: OneLayer = Field(
-        "last", description="whose tokens are pooled: last, or a number (-2 is the last block but one)"
-    )
-    normalise: bool = Field(True, description="scale vectors to length 1; a checkpoint's own pooling stays as it is")
-    query_prompt: str | None = Field(None, description="put before every query; None: the checkpoint's own")
-    document_prompt: str | None = Field(None, description="put before every document; None: the checkpoint's own")
-    benchmark: str = Field("MTEB(eng, v2)", description="a benchmark of mteb: MTEB(eng, v1), MTEB(eng, v2), ...")
-    tasks: CommaSeparated[str] | None = Field(None, description="comma-separated names; None: the whole benchmark")
-    task_types: CommaSeparated[TaskCategory] | None = Field(
-        None, description="only tasks of these categories: Classification, Clustering, STS, ..."
-    )
-    data_dir: Path | None = Field(
-        None, description="local data, DIR/OWNER/NAME@REVISION or DIR/OWNER/NAME in the hub's layout; None: the hub"
-    )
-    training_data: CommaSeparated[str] | None = Field(
-        None, description="what the encoder was trained on, by mteb's names (MSMARCO); none: nothing; None: unknown"
-    )
-    model_name: str | None = Field(
-        None, pattern=r"^[^/\s]+/[^/\s]+$", description="OWNER/NAME under which mteb files the results"
-    )
-    export: bool = Field(True, description="save the encoder as a sentence-transformers folder")
-
-    @field_validator("training_data")
-    @classmethod
-    def _none_is_empty(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return () if value == ("none",) else value
-
-
 class SlurmSettings(Settings):
     """What each job of a sweep asks of SLURM."""
 
@@ -406,14 +385,35 @@ def parse(model: type[Checked], values: dict[str, Any]) -> Checked:
             if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
                 break
             owner = field.annotation
-        name = ".".join(names) or "settings"
-        if first["type"] == "extra_forbidden":
-            raise SettingsError(f"unknown setting {name}; allowed are {', '.join(owner.model_fields)}") from None
-        if first["type"] == "missing":
-            raise SettingsError(f"{name} is required") from None
         messages = dict.fromkeys(
             issue["msg"].removeprefix("Value error, ").removeprefix("Input ")
             for issue in error.errors()
             if issue["loc"][: len(names)] == first["loc"][: len(names)]
         )
-        raise SettingsError(f"{name}: {' or '.join(messages)} (got {first['input']!r})") from None
+        name = ".".join(names)
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(f"unknown setting {name}; allowed are {', '.join(owner.model_fields)}") from None
+        if first["type"] == "missing":
+            raise SettingsError(f"{name} is required") from None
+        if not names:  # what the settings as a whole are guilty of names them itself
+            raise SettingsError(" or ".join(messages)) from None
+        given = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
+        raise SettingsError(f"{name}: {' or '.join(messages)}{given}") from None
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first few settings in which two runs differ, in words; empty where they are the same."""
+    old_flat, new_flat = _flatten(old), _flatten(new)
+    names = [name for name in sorted(old_flat | new_flat) if old_flat.get(name) != new_flat.get(name)]
+    shown = [f"{name} was {old_flat.get(name)}, is {new_flat.get(name)}" for name in names[:3]]
+    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = json.loads(json.dumps(value))
+    return flat

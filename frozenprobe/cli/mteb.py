@@ -12,7 +12,7 @@ from rich.table import Table
 
 from frozenprobe.cli.options import add_options, read_options
 from frozenprobe.errors import SettingsError
-from frozenprobe.settings import MtebSettings
+from frozenprobe.suites.mteb.settings import MtebSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
         if ranks.launched_rank() > 0:
             return
         _print_forecast(forecast(settings), console)
+        if settings.trains:
+            console.print("the training of the pooler comes first, and is not in it", style="yellow")
         return
     imported = time.perf_counter() - arguments.started
     with ranks.joined():

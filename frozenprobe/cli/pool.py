@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +14,6 @@ from frozenprobe.errors import SettingsError
 
 if TYPE_CHECKING:
     from frozenprobe.contrastive.results import TrainingResult
-    from frozenprobe.contrastive.train import TrainingProgress
-
-_SECONDS_BETWEEN_LINES = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,64 +38,23 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
     from frozenprobe.contrastive.run import run_pooling
+    from frozenprobe.engine.progress import default_reporter
 
     leads = os.environ.get("RANK", "0") == "0"
-    with _display(quiet=arguments.quiet or not leads) as (show, note):
-        result = run_pooling(settings, arguments.out, overwrite=arguments.overwrite, on_progress=show, note=note)
+    with default_reporter(quiet=arguments.quiet or not leads) as reporter:
+        reporter.plan(1, 0)
+        reporter.start("pooler")
+        started = time.perf_counter()
+        result = run_pooling(
+            settings,
+            arguments.out,
+            overwrite=arguments.overwrite,
+            on_progress=lambda progress: reporter.advance(progress.facts(), progress.step, progress.steps),
+            note=reporter.note,
+        )
+        reporter.finish("pooler", time.perf_counter() - started)
     if leads:
         _print(result, arguments.out)
-
-
-@contextmanager
-def _display(quiet: bool) -> Generator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
-    """Where progress and notes go: a live bar on a terminal, a line now and then elsewhere, nowhere when quiet."""
-    if quiet:
-        yield lambda progress: None, lambda line: None
-        return
-    if not sys.stderr.isatty():
-        yield _Lines(), lambda line: print(f"note: {line}", file=sys.stderr, flush=True)
-        return
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    with Progress(
-        BarColumn(bar_width=10),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[facts]}", style="dim"),
-        TextColumn("left", style="dim"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bars:
-        task = bars.add_task("training", total=None, facts="")
-        yield (
-            lambda progress: bars.update(task, completed=progress.step, total=progress.steps, facts=_facts(progress)),
-            lambda line: console.print(Text.assemble(("note ", "yellow"), line)),
-        )
-
-
-class _Lines:
-    """A line of progress at most every half minute, and at the end."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def __call__(self, progress: TrainingProgress) -> None:
-        now = time.monotonic()
-        if progress.step == progress.steps or now - self._last > _SECONDS_BETWEEN_LINES:
-            self._last = now
-            line = f"step {progress.step}/{progress.steps}: {_facts(progress)}, {progress.seconds_left:,.0f} s left"
-            print(line, file=sys.stderr, flush=True)
-
-
-def _facts(progress: TrainingProgress) -> str:
-    """Rate, loss and held-out score; of a sweep, those of the best."""
-    facts = f"{progress.rows_per_second:,.0f} rows/s, loss {min(progress.losses.values()):.3f}"
-    scores = [entry["ndcg@10"] for name, entry in progress.held_out.items() if name in progress.losses]
-    return facts + (f", held-out nDCG@10 {max(scores):.3f}" if scores else "")
 
 
 def _print(result: TrainingResult, out: Path) -> None:

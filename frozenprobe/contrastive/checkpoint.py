@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from frozenprobe.contrastive.train import TrainingState
 from frozenprobe.errors import RecordError
+from frozenprobe.settings import differences
 
 FILE = "checkpoint.safetensors"
 
@@ -69,16 +70,5 @@ def require_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None
     Raises:
         RecordError: It does; the line names what differs.
     """
-    before, now = _flat(old), _flat(json.loads(json.dumps(new)))
-    names = [name for name in sorted(before | now) if before.get(name) != now.get(name)]
-    if names:
-        shown = ", ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in names[:3])
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise RecordError(f"{folder} holds a different training ({shown}{more}); choose another --out or --overwrite")
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+    if different := differences(old, new):
+        raise RecordError(f"{folder} holds a different training ({different}); choose another --out or --overwrite")

@@ -6,7 +6,7 @@ depend on where the features came from. So a resume, and features kept from an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int, UInt
 
 from frozenprobe.contrastive.store import TokenStore
 from frozenprobe.encoders.base import Encoder, Layer, Role, Tokenized, Trainable, device_of
+from frozenprobe.encoders.prompts import prefixed, require_no_prompts
 from frozenprobe.errors import FeatureError
 from frozenprobe.features.batching import TokenBudget, is_out_of_memory, rows_within
 
@@ -57,6 +58,10 @@ class FeatureSource:
             would round differently, and a resume must not.
         chunk: Texts per block at most; None: as `BLOCK_TOKENS` allows.
         store: Where token features are kept.
+        prompts: Prefixes by role, for an encoder that declares none.
+
+    Raises:
+        SettingsError: Prompts beside the encoder's own.
     """
 
     def __init__(
@@ -67,8 +72,11 @@ class FeatureSource:
         tokens: int | None = None,
         chunk: int | None = None,
         store: TokenStore | None = None,
+        prompts: Mapping[Role, str] | None = None,
     ) -> None:
         self.encoder = encoder
+        self._prompts = prompts or {}
+        require_no_prompts(encoder, self._prompts)
         self.budget = TokenBudget(encoder.info.device, encoder.info.dtype, tokens)
         self.device = device_of(encoder)
         self.encoded_texts = self.encoded_tokens = 0
@@ -93,7 +101,7 @@ class FeatureSource:
         Raises:
             FeatureError: A text has no tokens.
         """
-        tokens = self.encoder.tokenize(texts, role=role)
+        tokens = self.encoder.tokenize(prefixed(texts, role, self._prompts), role=role)
         self.texts += len(texts)
         self.truncated += int(tokens.truncated.sum())
         if not tokens.lengths.all():

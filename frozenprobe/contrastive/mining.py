@@ -19,13 +19,14 @@ from jaxtyping import Float, Int
 
 from frozenprobe.contrastive.data import is_text, local_files, read_file, read_objects
 from frozenprobe.contrastive.settings import MineSettings
-from frozenprobe.encoders.base import Encoder, HasPooling
+from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.given import given_encoder
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import DataError, RecordError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.extract import ExtractionProgress, extract
-from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.pooling import ViewPooler, resolve_pooling
 from frozenprobe.features.segments import write_whole
 from frozenprobe.probes.knn import nearest
 from frozenprobe.settings import FeatureSettings, parse
@@ -80,9 +81,8 @@ def mine_negatives(
     Raises:
         FrozenprobeError: Wrong input, explained in one line.
     """
-    encoder = None if isinstance(ckpt, str | Path) else ckpt
-    name = str(ckpt) if encoder is None else encoder.info.name
-    values = {**settings, "pairs": pairs, "encoder": {**settings.get("encoder", {}), "ckpt": name}}
+    encoder, section = given_encoder(ckpt, settings.get("encoder"))
+    values = {**settings, "pairs": pairs, "encoder": section}
     return run_mining(parse(MineSettings, values), Path(out), encoder=encoder, on_progress=on_progress)
 
 
@@ -114,8 +114,7 @@ def run_mining(
     pairs = _read_pairs(settings, report)
     passages = _read_corpus(settings, pairs, report)
     encoder = encoder or load_encoder(settings.encoder)
-    own = "own" if isinstance(encoder, HasPooling) else "mean"
-    view = View("last", own if settings.pooling == "auto" else settings.pooling)
+    view = View("last", resolve_pooling(settings.pooling, encoder))
     ViewPooler(encoder, [view])
     check_padding(encoder)
     queries = list(dict.fromkeys(query for query, _ in pairs))

@@ -17,6 +17,9 @@ from frozenprobe.encoders.base import Encoder, HasWarmPooler
 from frozenprobe.errors import EncoderError, SettingsError
 from frozenprobe.features.pooling import POOLINGS
 
+METHOD = "contrastive"
+"""What a trained pooler is called in records and on leaderboards."""
+
 _HEAD_WIDTH = 64
 _STD = 0.02
 
@@ -95,6 +98,8 @@ class AttentionPooler(nn.Module):
     Raises:
         SettingsError: The heads do not divide the width.
     """
+
+    name = METHOD
 
     def __init__(self, settings: PoolerSettings, token_width: int, seed: int = 0) -> None:
         super().__init__()
@@ -177,6 +182,8 @@ def _mixed(z: Int[torch.Tensor, "..."]) -> Int[torch.Tensor, "..."]:
 
 class WarmPooler(nn.Module):
     """The pooler that an encoder offers (`HasWarmPooler`), trainable, its output normalised."""
+
+    name = METHOD
 
     def __init__(self, encoder: HasWarmPooler) -> None:
         super().__init__()

@@ -90,6 +90,7 @@ def finish(
                 "data": {"source": training.data.rows.report.source, **identity["data"]},
                 "schedule": identity["training"],
                 "pooler": identity["poolers"][name],
+                "prompts": settings.prompts,
             }
             save_pooler(out / "poolers" / name, trainee.pooler, trainee.candidate.pooler, facts, about)
     if scores:

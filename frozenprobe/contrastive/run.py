@@ -12,6 +12,7 @@ results.json           scores with intervals; written last
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Generator
@@ -28,17 +29,20 @@ from frozenprobe.contrastive.distributed import Ranks
 from frozenprobe.contrastive.features import FeatureSource
 from frozenprobe.contrastive.pooler import build_pooler
 from frozenprobe.contrastive.saving import encoder_facts
-from frozenprobe.contrastive.settings import PoolSettings, TrainingSettings
+from frozenprobe.contrastive.settings import PoolSettings
 from frozenprobe.contrastive.store import TokenStore
 from frozenprobe.contrastive.sweep import Candidate, candidates
 from frozenprobe.contrastive.train import PoolerTraining, TrainingProgress
 from frozenprobe.encoders.base import Encoder, Trainable
 from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.fingerprint import digest
+from frozenprobe.encoders.given import given_encoder
+from frozenprobe.encoders.prompts import require_no_prompts
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
-from frozenprobe.features.extract import resolve_views
-from frozenprobe.settings import FeatureSettings, parse
+from frozenprobe.features.extract import resolve_layer
+from frozenprobe.settings import parse
 
 ABOUT = "training.json"
 Note = Callable[[str], None]
@@ -65,9 +69,8 @@ def train_pooler(
     Raises:
         FrozenprobeError: Wrong input, explained in one line.
     """
-    encoder = None if isinstance(ckpt, str | Path) else ckpt
-    name = str(ckpt) if encoder is None else encoder.info.name
-    checked = parse(PoolSettings, {**settings, "encoder": {**settings.get("encoder", {}), "ckpt": name}})
+    encoder, section = given_encoder(ckpt, settings.get("encoder"))
+    checked = parse(PoolSettings, {**settings, "encoder": section})
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
         folder = Path(out) if out is not None else Path(temporary) / "pool"
         return run_pooling(checked, folder, encoder=encoder, overwrite=overwrite, on_progress=on_progress)
@@ -79,6 +82,7 @@ def run_pooling(
     *,
     encoder: Encoder | None = None,
     overwrite: bool = False,
+    on_sound: Callable[[], None] = lambda: None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     note: Note = lambda line: None,
 ) -> results.TrainingResult:
@@ -89,6 +93,7 @@ def run_pooling(
         out: The training's folder.
         encoder: A loaded encoder instead of the one that `settings.encoder` names.
         overwrite: Drop what another training left in the folder.
+        on_sound: Called when the input is known to be sound, before anything is dropped or trained.
         on_progress: Called after every step.
         note: Told what a reader of the scores should know.
 
@@ -103,7 +108,8 @@ def run_pooling(
         encoder = encoder or load_encoder(
             settings.encoder.model_copy(update={"device": ranks.device(settings.encoder.device)})
         )
-        layer = resolve_views(FeatureSettings(layers=(settings.layer,)), encoder.info)[0].layer
+        layer = resolve_layer(settings.layer, encoder.info)
+        require_no_prompts(encoder, settings.prompts)
         trainable = _trainable(encoder) if settings.training.unfrozen else None
         poolers: dict[str, tuple[Candidate, nn.Module]] = {
             candidate.name: (candidate, build_pooler(candidate.pooler, encoder, candidate.seed)) for candidate in wanted
@@ -116,6 +122,8 @@ def run_pooling(
         _require_negatives(wanted, data)
         identity = _identity(settings, wanted, facts, data)
         with _alone(out, ranks):
+            if ranks.leads:
+                on_sound()
             if overwrite and ranks.leads:
                 _clear(out, keep=data.rows.path)
             ranks.wait()
@@ -128,7 +136,8 @@ def run_pooling(
                 layer,
                 tokens=settings.training.token_budget,
                 chunk=settings.training.chunk,
-                store=_store(settings.training, out, facts, encoder, ranks),
+                store=_store(settings, out, facts, encoder, ranks),
+                prompts=settings.prompts,
             )
             training = PoolerTraining(data, poolers, settings.training, source, ranks, trainable)
             saved = checkpoint.read(out, identity)
@@ -234,7 +243,7 @@ def _identity(
     }
     names = ("epochs", "batch_size", "seed", "unfrozen", "token_budget", "chunk", "deduplicate")
     return {
-        "encoder": {**facts, "attention": settings.encoder.attn},
+        "encoder": {**facts, "attention": settings.encoder.attn, "prompts": settings.prompts},
         "data": {
             "revision": data.rows.report.revision,
             "hard_negatives": settings.data.hard_negatives,
@@ -258,11 +267,12 @@ def _claim(out: Path, settings: PoolSettings, identity: dict[str, Any], ranks: R
 
 
 def _store(
-    training: TrainingSettings, out: Path, facts: dict[str, Any], encoder: Encoder, ranks: Ranks
+    settings: PoolSettings, out: Path, facts: dict[str, Any], encoder: Encoder, ranks: Ranks
 ) -> TokenStore | None:
-    if not training.keep_features:
+    if not settings.training.keep_features:
         return None
     # Each rank keeps what it encodes; the shares of a step move between ranks, so some texts are kept by several.
-    folder = out / "features" / f"{facts['fingerprint']:.16}-{facts['layer']}-{facts['max_length']}-{ranks.rank}"
-    limit = int(training.keep_features_gb * 1e9 / ranks.world)
+    content = digest(facts["fingerprint"], json.dumps(settings.prompts))
+    folder = out / "features" / f"{content:.16}-{facts['layer']}-{facts['max_length']}-{ranks.rank}"
+    limit = int(settings.training.keep_features_gb * 1e9 / ranks.world)
     return TokenStore(folder, encoder.info.hidden_size, DTYPES[encoder.info.dtype], limit)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from frozenprobe.settings import EncoderSettings, OneLayer, Settings
+from frozenprobe.settings import EncoderSettings, OneLayer, PromptSettings, Settings
 
 TRAIN_DATA = "sentence-transformers/msmarco-msmarco-distilbert-base-tas-b"
 
@@ -113,7 +113,7 @@ class ContrastiveSettings(Settings):
     )
 
 
-class PoolSettings(ContrastiveSettings):
+class PoolSettings(ContrastiveSettings, PromptSettings):
     """One training: an encoder, the layer whose token features are pooled, and what is trained on them."""
 
     encoder: EncoderSettings
@@ -124,7 +124,7 @@ class PoolSettings(ContrastiveSettings):
     @model_validator(mode="after")
     def _whole_encoder(self) -> PoolSettings:
         if self.training.unfrozen and self.layer != "last":
-            raise ValueError("unfrozen trains the whole encoder: its layer is last")
+            raise ValueError("layer: unfrozen trains the whole encoder: its layer is last")
         return self
 
 

@@ -61,6 +61,12 @@ class TrainingProgress:
     seconds_left: float
     held_out: dict[str, dict[str, float]]
 
+    def facts(self) -> str:
+        """Rate, loss and held-out score in words; of a sweep, those of the best."""
+        line = f"{self.rows_per_second:,.0f} rows/s, loss {min(self.losses.values()):.3f}"
+        scores = [entry["ndcg@10"] for name, entry in self.held_out.items() if name in self.losses]
+        return line + (f", nDCG@10 {max(scores):.3f}" if scores else "")
+
 
 @dataclass
 class TrainingState:

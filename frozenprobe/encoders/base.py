@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from frozenprobe.settings import Layer, Role
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-Layer = int | Literal["last"]
-Role = Literal["query", "document"]
 Visit = Callable[["Layer", "torch.Tensor"], None]
 
 

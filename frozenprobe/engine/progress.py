@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+_SECONDS_BETWEEN_LINES = 30.0
+
 
 class Reporter(Protocol):
     """Told what happens, in this order: `plan`, then for each unit `start`, `advance` ..., `finish`."""
@@ -31,7 +33,7 @@ class Reporter(Protocol):
         ...
 
     def advance(self, phase: str, done: int, total: int) -> None:
-        """A unit's phase (`forward`, counted in tokens, or `probe`, counted in views) has got so far."""
+        """A unit's phase has got so far: `forward`, counted in tokens; `probe`, in views; else what is to be shown of it."""
         ...
 
     def finish(self, unit: str, seconds: float) -> None:
@@ -71,17 +73,32 @@ class SilentReporter:
 
 
 class PlainReporter(SilentReporter):
-    """One line a unit, for logs and pipes."""
+    """One line a unit, and one each half minute of a long one, for logs and pipes."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
         self._units = self._done = 0
+        self._unit = ""
+        self._started = self._last = time.monotonic()
 
     def plan(self, units: int, finished: int) -> None:
         """See `Reporter`."""
         self._units, self._done = units, finished
         if finished:
             self._write(f"{finished} of {units} tasks were finished before; going on with the rest")
+
+    def start(self, unit: str) -> None:
+        """See `Reporter`."""
+        self._unit = unit
+        self._started = self._last = time.monotonic()
+
+    def advance(self, phase: str, done: int, total: int) -> None:
+        """See `Reporter`."""
+        now = time.monotonic()
+        if done and now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            left = (now - self._started) * (total - done) / done
+            self._write(f"{self._unit}: {done / total:.0%}, {phase}, about {left:,.0f} s left")
 
     def finish(self, unit: str, seconds: float) -> None:
         """See `Reporter`."""
@@ -100,7 +117,7 @@ class LiveReporter(SilentReporter):
         self._console = console or Console(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=16),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[rate]}", style="dim"),
             TimeElapsedColumn(),

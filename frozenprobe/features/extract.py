@@ -57,7 +57,7 @@ def resolve_views(settings: FeatureSettings, info: EncoderInfo) -> list[View]:
     wanted = (*range(count), "last") if settings.layers == "all" else settings.layers
     if not wanted:
         raise SettingsError("no layers asked for; allowed are last, all and numbers such as 0,6,-2")
-    layers = list(dict.fromkeys(_resolve_layer(layer, count) for layer in wanted))
+    layers = list(dict.fromkeys(resolve_layer(layer, info) for layer in wanted))
     for pooling in settings.poolings:
         if pooling in LAST_ONLY and "last" not in layers:
             raise SettingsError(f"pooling {pooling} belongs to the last layer; add last to the layers")
@@ -73,7 +73,13 @@ def resolve_views(settings: FeatureSettings, info: EncoderInfo) -> list[View]:
     ]
 
 
-def _resolve_layer(layer: Layer, count: int) -> Layer:
+def resolve_layer(layer: Layer, info: EncoderInfo) -> Layer:
+    """A layer by its number from below, or `last`; -1 is `last`, -2 the last block but one.
+
+    Raises:
+        SettingsError: It is out of range.
+    """
+    count = info.layers
     if layer == "last" or layer == -1:
         return "last"
     if not -count - 1 <= layer <= count:

@@ -7,6 +7,7 @@ Padding never contributes, whatever an encoder leaves in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +15,7 @@ from jaxtyping import Bool, Float
 from frozenprobe.encoders.base import Batch, Encoder, HasPooling, Layer
 from frozenprobe.errors import EncoderError, FeatureError, SettingsError
 from frozenprobe.features.base import View
+from frozenprobe.settings import Pooling
 
 FIRST_LAYER = 1
 """The first block's output: what `first-last-mean` averages with the last layer."""
@@ -59,6 +61,13 @@ POOLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "max": maximum,
     "last": last,
 }
+
+
+def resolve_pooling(pooling: str, encoder: Encoder, layer: Layer = "last") -> Pooling:
+    """The pooling that `auto` means: the encoder's own of its last layer where it declares one, else `mean`."""
+    if pooling != "auto":
+        return cast("Pooling", pooling)
+    return "own" if isinstance(encoder, HasPooling) and layer == "last" else "mean"
 
 
 class ViewPooler:

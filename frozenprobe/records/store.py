@@ -16,7 +16,7 @@ import math
 import os
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from frozenprobe.errors import RecordError
 from frozenprobe.records.schema import COLUMNS, SCHEMA_VERSION, Unit, UnitKey
+from frozenprobe.settings import differences
 
 METADATA_KEY = b"frozenprobe"
 # The headline scores stand in the file's footer too, so that a table over a thousand runs reads footers only.
@@ -65,34 +66,28 @@ class RunStore:
         damaged: Unit files that were found damaged, by name; their units are computed again.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], *, overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], *, overwrite: bool = False, beside: Collection[str] = ()
+    ) -> None:
         """Opens a new folder, or resumes one that holds the same run.
 
         Args:
             folder: Where the run is kept.
             manifest: Facts of the run. Its `identity` entry decides whether an existing folder holds the same run.
             overwrite: Drop what another run left in the folder.
+            beside: What the run itself may have put there before.
 
         Raises:
             RecordError: The folder belongs to a different run, is not a run at all, or cannot be written.
         """
         self.folder = folder
         self.damaged: list[str] = []
+        old = require_free(folder, manifest["identity"], overwrite=overwrite, beside=beside)
         with _in_one_line(folder):
-            if folder.exists() and not folder.is_dir():
-                raise RecordError(f"{folder} is a file; --out needs a folder")
-            path = folder / "manifest.json"
-            if path.exists() and not overwrite:
-                old = read_manifest(folder)
-                different = differences(old["identity"], manifest["identity"])
-                if different:
-                    raise RecordError(
-                        f"{folder} holds a different run ({different}); choose another --out or --overwrite"
-                    )
+            if old is not None:
                 self.manifest = old
                 self._set_damaged_aside()
                 return
-            _require_ours(folder, overwrite)
             for file in folder.glob("units/*"):
                 file.unlink()
             (folder / "timings.jsonl").unlink(missing_ok=True)
@@ -144,6 +139,32 @@ class RunStore:
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / "manifest.json", (json.dumps(self.manifest, indent=2) + "\n").encode())
+
+
+def require_free(
+    folder: Path, identity: dict[str, Any], *, overwrite: bool = False, beside: Collection[str] = ()
+) -> dict[str, Any] | None:
+    """The manifest of the same run that a folder holds, or None where a new one may begin there; writes nothing.
+
+    Args:
+        folder: Where a run is to be kept.
+        identity: What decides whether another run is the same.
+        overwrite: Another run may be dropped.
+        beside: What may lie there without a run.
+
+    Raises:
+        RecordError: The folder belongs to a different run, is not a run at all, or cannot be used.
+    """
+    with _in_one_line(folder):
+        if folder.exists() and not folder.is_dir():
+            raise RecordError(f"{folder} is a file; --out needs a folder")
+        if overwrite or not (folder / "manifest.json").exists():
+            _require_ours(folder, overwrite, beside)
+            return None
+        old = read_manifest(folder)
+        if different := differences(old["identity"], identity):
+            raise RecordError(f"{folder} holds a different run ({different}); choose another --out or --overwrite")
+        return old
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -226,11 +247,10 @@ def _content_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _require_ours(folder: Path, overwrite: bool) -> None:
+def _require_ours(folder: Path, overwrite: bool, beside: Collection[str]) -> None:
     """Refuses a folder that holds anything but a run of ours that may be dropped."""
-    held = (
-        [entry.name for entry in folder.iterdir() if not entry.name.startswith(".writing-")] if folder.exists() else []
-    )
+    entries = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    held = [name for name in entries if not name.startswith(".writing-") and name not in beside]
     if not held:
         return
     path = folder / "manifest.json"
@@ -255,21 +275,3 @@ def _in_one_line(folder: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise RecordError(f"{folder} cannot be used for --out: {error.strerror or error}") from error
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first few settings in which two runs differ, in words; empty where they are the same."""
-    old_flat, new_flat = _flatten(old), _flatten(new)
-    names = [name for name in sorted(old_flat | new_flat) if old_flat.get(name) != new_flat.get(name)]
-    shown = [f"{name} was {old_flat.get(name)}, is {new_flat.get(name)}" for name in names[:3]]
-    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = json.loads(json.dumps(value))
-    return flat

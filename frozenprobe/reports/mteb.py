@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -120,8 +121,9 @@ def print_mteb(run: Run, console: Console) -> None:
     summary = summarise_mteb(run)
     manifest = run.manifest
     encoder, pooling = manifest["encoder"], manifest["identity"]["pooling"]
+    unfrozen = ", unfrozen" if manifest["identity"].get("backbone") == "unfrozen" else ""
     table = Table(
-        title=f"{run.name} on {summary.benchmark}: {pooling} pooling of layer {manifest['identity']['layer']}",
+        title=f"{run.name} on {summary.benchmark}: {pooling} pooling of layer {manifest['identity']['layer']}{unfrozen}",
         caption=f"percent; {encoder['dtype']}, {encoder['max_length']} tokens; * not zero-shot: among the training data",
         title_justify="left",
         caption_justify="left",
@@ -158,12 +160,26 @@ def print_mteb(run: Run, console: Console) -> None:
             soft_wrap=True,
             highlight=False,
         )
-    for line in run.warnings():
+    for line in (*_of_pooler(manifest.get("pooler")), *run.warnings()):
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     seconds = run.seconds()
-    order = ("import", "load", "data", "tokenize", "forward", "cache", "score")
+    order = ("import", "load", "train", "data", "tokenize", "forward", "cache", "score")
     spent = ", ".join(f"{phase} {seconds[phase]:.1f} s" for phase in order if seconds.get(phase, 0) >= 0.05)
     console.print(f"wall time: {spent}; records in {run.folder}", style="dim", soft_wrap=True, highlight=False)
+
+
+def _of_pooler(about: dict[str, Any] | None) -> list[str]:
+    """What a trained pooler was trained on, and how it did on held-out queries."""
+    if not about:
+        return []
+    name = "" if about["name"] == "pooler" else f" {about['name']}"
+    line = f"pooler{name}: trained on {about['data']['source']}"
+    if score := about.get("held_out", {}).get("ndcg@10"):
+        half = (score["against_mean_high"] - score["against_mean_low"]) / 2
+        line += (
+            f"; held-out nDCG@10 {score['value']:.3f}, against mean pooling {score['against_mean']:+.3f} ±{half:.3f}"
+        )
+    return [line]
 
 
 def write_csv(run: Run, folder: Path) -> None:
@@ -184,8 +200,9 @@ def write_csv(run: Run, folder: Path) -> None:
         value = "" if score.value is None else f"{100 * score.value:.4f}"
         rows.append([run.name, inside, score.category, score.task, score.metric, value, zero_shot, revision])
     write_atomically(folder / "tasks.csv", _csv(rows))
-    head: list[object] = ["encoder", "benchmark", "pooling"]
-    line: list[object] = [run.name, summary.benchmark, run.manifest["identity"]["pooling"]]
+    identity = run.manifest["identity"]
+    head: list[object] = ["encoder", "benchmark", "pooling", "backbone"]
+    line: list[object] = [run.name, summary.benchmark, identity["pooling"], identity.get("backbone", "frozen")]
     for mean in summary.categories:
         head.append(mean.category)
         line.append(_percent(mean.value if mean.done == mean.total else None))

@@ -27,8 +27,8 @@ from frozenprobe.metrics import Metric, metrics_of
 from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.probes.selection import best
 from frozenprobe.records.schema import Unit
-from frozenprobe.records.store import RunStore, differences, read_units
-from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings
+from frozenprobe.records.store import RunStore, read_units
+from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings, differences
 from frozenprobe.statistics.bootstrap import Bootstrap, interval
 from frozenprobe.suites.trainer import MAX_NORM, Recipe, Training
 from frozenprobe.tasks.base import TaskSpec

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from frozenprobe import ranks
 from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.given import given_encoder, run_facts
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.evaluate import HEADLINE_VIEW, TaskRows, evaluate_task, train_rows, unit_title
 from frozenprobe.engine.progress import Reporter, SilentReporter
@@ -34,7 +35,6 @@ from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, read_units
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import FeatureSettings, GlueSettings, parse
-from frozenprobe.suites.given import given_encoder, run_facts
 from frozenprobe.tasks.base import TaskData
 from frozenprobe.tasks.custom import load_custom
 from frozenprobe.tasks.registry import load, resolve

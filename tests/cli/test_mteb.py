@@ -11,6 +11,7 @@ import pytest
 
 from frozenprobe.cli.main import main
 from frozenprobe.records.reading import read_run
+from tests.contrastive.conftest import make_rows
 from tests.suites.mteb import rows
 
 TASKS = "BIOSSES,AskUbuntuDupQuestions,SciFact,Banking77Classification"
@@ -55,6 +56,12 @@ def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
         (["--model-name", "nameless"], "--model-name"),
         (["--data-dir", "/nowhere"], "/nowhere"),
         (["--ckpt", "/nowhere", "--tasks", "BIOSSES"], "/nowhere"),
+        (["--lr", "1e-3"], "--lr is for the training of a pooler"),
+        (["--frozen", "--unfrozen"], "--frozen excludes unfrozen"),
+        (["--frozen", "--pooler", "cls"], "--pooler cls excludes frozen"),
+        (["--pooler", "/nowhere"], "--pooler: allowed are auto, mean, cls, last, own, and the folder"),
+        (["--frozen", "--tasks", "BIOSSES", "--train-data", "nowhere.jsonl", "--heads", "2"], "no such file"),
+        (["--frozen", "--tasks", "BIOSSES", "--warm-start"], "offers no pooler"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2_before_anything_is_written(
@@ -120,8 +127,64 @@ def test_a_kill_in_the_middle_of_the_list_loses_the_task_in_progress_and_nothing
     finished = sorted(out.glob("units/*.parquet"))
     assert 2 <= len(finished) < 4
     process = start(out)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     assert f"{len(finished)} of 4 tasks were finished before" in error
     assert set(finished) < set(out.glob("units/*.parquet"))
     assert record(out) == record(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_kill_in_the_training_and_one_in_the_tasks_lose_next_to_nothing(tiny_bert, copies, tmp_path):
+    triples = tmp_path / "triples.jsonl"
+    triples.write_text("".join(json.dumps(row) + "\n" for row in make_rows(80)))
+    options = [
+        "--frozen",
+        "--train-data",
+        triples,
+        "--batch-size",
+        "16",
+        "--lr",
+        "1e-3",
+        "--blocks",
+        "1",
+        "--heads",
+        "2",
+    ]
+    options += ["--held-out", "4", "--epochs", "20", "--checkpoint-every", "7", "--evaluate-every", "50"]
+
+    def start(out):
+        command = [sys.executable, "-m", "frozenprobe.cli.main", "mteb", "--ckpt", tiny_bert, "--out", out, *options]
+        command += ["--tasks", TASKS, "--data-dir", copies, "--no-cache", "--tokens-per-batch", "1024", "--no-export"]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+
+    def kill_when(process, reached):
+        while not reached():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def record(out):
+        return sorted(json.dumps(row, sort_keys=True) for unit in read_run(out).units for row in unit.rows)
+
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait() == 0
+    kill_when(start(out), (out / "pooler/checkpoint.safetensors").exists)
+    assert not (out / "pooler/results.json").exists()
+    assert not list(out.glob("units/*"))
+    kill_when(start(out), lambda: len(list(out.glob("units/*.parquet"))) >= 2)
+    finished = set(out.glob("units/*.parquet"))
+    trained = (out / "pooler/poolers/pooler/pooler.safetensors").stat().st_mtime_ns
+    process = start(out)
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error
+    assert "nothing is trained" in error
+    assert f"{len(finished)} of 4 tasks were finished before" in error
+    assert finished < set(out.glob("units/*.parquet"))
+    assert (out / "pooler/poolers/pooler/pooler.safetensors").stat().st_mtime_ns == trained
+    history = [(folder / "pooler/history.jsonl").read_text() for folder in (whole, out)]
+    assert history[0] == history[1]
+    assert record(out) == record(whole)

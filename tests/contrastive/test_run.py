@@ -178,6 +178,8 @@ def test_settings_of_the_loss_and_the_layer_change_the_training(train):
         {"loss": {"symmetric": True}},
         {"loss": {"margin": 0.0}},
         {"layer": 1},
+        {"query_prompt": "find: "},
+        {"document_prompt": "passage: "},
         {"training": {"batch_size": 32}},
         {"training": {"min_lr": 3e-3}},
         {"training": {"weight_decay": 5.0}},

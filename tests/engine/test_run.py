@@ -63,3 +63,20 @@ def test_a_unit_that_a_second_run_finished_meanwhile_is_not_written_twice(tmp_pa
     units[0] = PlannedUnit(units[0].key, "a", slow)
     run_units(units, store, PlainReporter(lambda _: None))
     assert len(list(tmp_path.glob("units/*.parquet"))) == len(TASKS)
+
+
+def test_a_long_unit_gives_a_line_each_half_minute(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    lines = []
+    reporter = PlainReporter(lines.append)
+    reporter.plan(1, 0)
+    reporter.start("pooler")
+    for step in range(1, 11):
+        clock[0] += 10
+        reporter.advance("5 rows/s, loss 1.000", step, 10)
+    assert lines == [
+        "pooler: 30%, 5 rows/s, loss 1.000, about 70 s left",
+        "pooler: 60%, 5 rows/s, loss 1.000, about 40 s left",
+        "pooler: 90%, 5 rows/s, loss 1.000, about 10 s left",
+    ]

@@ -7,7 +7,7 @@ to a token budget (features/extract.py), and what a task asks for twice is encod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -15,19 +15,22 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from torch import nn
 
-from frozenprobe.encoders.base import Encoder, HasPooling, HasPrompts, Layer, Role
+from frozenprobe.encoders.base import Encoder, HasPrompts, Layer, Role
 from frozenprobe.encoders.pooled import PooledEncoder
-from frozenprobe.errors import FeatureError, SettingsError
+from frozenprobe.encoders.prompts import prefixed, require_no_prompts
+from frozenprobe.errors import FeatureError
 from frozenprobe.features.base import ExtractionReport, Inputs, View
 from frozenprobe.features.cache import FeatureCache
-from frozenprobe.features.extract import ExtractionProgress, extract, resolve_views
-from frozenprobe.features.pooling import ViewPooler
+from frozenprobe.features.extract import ExtractionProgress, extract, resolve_layer
+from frozenprobe.features.pooling import ViewPooler, resolve_pooling
 from frozenprobe.features.sharding import Team
-from frozenprobe.settings import ExtractionSettings, FeatureSettings
+from frozenprobe.settings import ExtractionSettings
 
 if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.types import PromptType
+
+Backbone = Literal["frozen", "unfrozen"]
 
 _REMEMBERED_BYTES = 1 << 30
 """Vectors of a task that are kept in memory in case it asks for the same text again."""
@@ -45,6 +48,7 @@ class MtebEncoder(AbsEncoder):
             that turns token features `[b, t, d]` and mask `[b, t]` into `[b, e]`.
         layer: Whose tokens are pooled.
         normalise: Scale vectors to length 1; an encoder's own pooling is left as it is.
+        backbone: `unfrozen` where the encoder was trained along with the pooler.
         prompts: Prefixes by role, for an encoder that declares none.
         features: Token budget.
         cache: Where vectors are kept between runs.
@@ -64,6 +68,7 @@ class MtebEncoder(AbsEncoder):
         *,
         layer: Layer = "last",
         normalise: bool = True,
+        backbone: Backbone = "frozen",
         prompts: dict[Role, str] | None = None,
         features: ExtractionSettings | None = None,
         cache: FeatureCache | None = None,
@@ -71,24 +76,19 @@ class MtebEncoder(AbsEncoder):
     ) -> None:
         self.encoder = encoder
         self.model: Any = encoder
-        if pooler == "auto":
-            pooler = "own" if isinstance(encoder, HasPooling) and layer == "last" else "mean"
-        self.pooler = pooler
-        (first, *_) = resolve_views(FeatureSettings(layers=(layer,), poolings=("mean",)), encoder.info)
-        self.layer: Layer = first.layer
-        self.normalise = normalise and pooler != "own"
-        if isinstance(pooler, str):
+        self.layer: Layer = resolve_layer(layer, encoder.info)
+        self.pooler = resolve_pooling(pooler, encoder, self.layer) if isinstance(pooler, str) else pooler
+        self.normalise = normalise and self.pooler != "own"
+        self.backbone: Backbone = backbone
+        if isinstance(self.pooler, str):
             self.pooled: Encoder = encoder
-            self.view = View(self.layer, cast("Any", pooler))
+            self.view = View(self.layer, self.pooler)
         else:
-            self.pooled = PooledEncoder(encoder, pooler, layer=self.layer)
+            self.pooled = PooledEncoder(encoder, self.pooler, layer=self.layer)
             self.view = View("last", "own")
         ViewPooler(self.pooled, [self.view])
         self.prompts = {role: text for role, text in (prompts or {}).items() if text}
-        if self.prompts and isinstance(encoder, HasPrompts):
-            raise SettingsError(
-                f"{encoder.info.name} declares prompts of its own; leave out --query-prompt and --document-prompt"
-            )
+        require_no_prompts(encoder, self.prompts)
         self.features = features or ExtractionSettings()
         self.cache = cache
         self.mteb_model_meta = meta or ModelMeta.create_empty(overwrites={"similarity_fn_name": ScoringFunction.COSINE})
@@ -190,8 +190,7 @@ class MtebEncoder(AbsEncoder):
         return everything
 
     def _extract(self, texts: list[str], role: Role | None) -> Float[np.ndarray, "n e"]:
-        prefix = self.prompts.get(role, "") if role is not None else ""
-        inputs = Inputs([prefix + text for text in texts] if prefix else texts, role=role)
+        inputs = Inputs(prefixed(texts, role, self.prompts), role=role)
         (features,) = extract(
             self.pooled,
             [inputs],

@@ -6,7 +6,6 @@ written again at any time. mteb writes it with a plain open(); here every file i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -15,20 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import mteb
-from mteb.models.model_implementations import MODEL_REGISTRY
-from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.models.model_meta import ModelMeta
 from mteb.results.task_result import TaskResult
 
 from frozenprobe.encoders.base import EncoderInfo
 from frozenprobe.records.schema import Unit, UnitKey
 from frozenprobe.records.store import write_atomically
-from frozenprobe.settings import MtebSettings
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 
 OUTSIDE = "mteb"
 """The suite of tasks that were asked for beside the benchmark."""
-
-_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)
@@ -37,55 +32,6 @@ class Filing:
 
     suite: str
     is_headline: bool
-
-
-def model_meta(settings: MtebSettings, model: MtebEncoder, name: str) -> ModelMeta:
-    """Who the model is to mteb.
-
-    A hub model measured as its authors mean it is itself, at its commit; anything else is a model of its own, whose revision is
-    a digest of its weights. Training data is what the settings name and what mteb knows of the checkpoint; where neither
-    says anything it is unknown, and mteb calls no task zero-shot.
-
-    Args:
-        settings: The run's settings.
-        model: The encoder with its pooling.
-        name: What the encoder is called in tables.
-    """
-    info = model.encoder.info
-    changed = settings.encoder.random_init or settings.encoder.max_length or model.prompts
-    as_published = model.pooler == "own" and info.revision is not None and not changed
-    known = MODEL_REGISTRY.get(info.name)
-    training = None if settings.training_data is None else set(settings.training_data)
-    if known is not None and not settings.encoder.random_init:
-        inherited = known.training_datasets
-        training = (training or set()) | inherited if inherited is not None else None
-    meta = ModelMeta.create_empty(
-        overwrites={
-            "name": settings.model_name
-            or (info.name if as_published and "/" in info.name else _own_name(name, model.pooling)),
-            "revision": info.revision
-            if as_published
-            else hashlib.sha256(model.fingerprint().encode()).hexdigest()[:40],
-            "languages": ["eng-Latn"],
-            "n_parameters": info.parameters,
-            "n_embedding_parameters": info.parameters - info.parameters_without_embeddings,
-            "memory_usage_mb": round(info.parameters * _BYTES.get(info.dtype, 4) / 2**20, 1),
-            "max_tokens": info.max_length,
-            "embed_dim": model.width(),
-            "framework": ["Sentence Transformers", "PyTorch", "safetensors"],
-            "similarity_fn_name": ScoringFunction.COSINE,
-            "use_instructions": model.uses_prompts,
-            "training_datasets": training,
-            "adapted_from": info.name if known is not None and not as_published else None,
-        }
-    )
-    return meta
-
-
-def _own_name(name: str, pooling: str) -> str:
-    owner, _, rest = name.rpartition("/")
-    clean = "-".join(f"{rest} {pooling}".split())
-    return f"{owner or 'frozenprobe'}/{clean}"
 
 
 def unit_of(
@@ -117,6 +63,7 @@ def unit_of(
         metadata.name + (" (subset)" if subset else ""),
         {
             "category": metadata.type,
+            "backbone": model.backbone,
             "metrics": [metadata.main_score],
             "source": source,
             "revision": metadata.dataset["revision"],

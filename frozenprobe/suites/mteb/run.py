@@ -18,28 +18,34 @@ from typing import TYPE_CHECKING, Any, cast
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from torch import nn
 
-from frozenprobe.encoders.base import Encoder, Role
+from frozenprobe.contrastive.pooler import METHOD
+from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.contract import check_padding
+from frozenprobe.encoders.given import given_encoder, run_facts
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import run_units
-from frozenprobe.errors import EncoderError
+from frozenprobe.errors import EncoderError, RecordError, SettingsError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
+from frozenprobe.features.extract import resolve_layer
 from frozenprobe.features.sharding import Team
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
-from frozenprobe.records.store import RunStore, read_units
+from frozenprobe.records.store import RunStore, read_units, require_free
 from frozenprobe.reports.mteb import write_csv
-from frozenprobe.settings import MtebSettings, parse
-from frozenprobe.suites.given import given_encoder, run_facts
+from frozenprobe.settings import parse
 from frozenprobe.suites.mteb import data
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 from frozenprobe.suites.mteb.export import export
 from frozenprobe.suites.mteb.forecast import Forecast, forecast_tasks
+from frozenprobe.suites.mteb.meta import TrainingData, model_meta, model_name, training_data
+from frozenprobe.suites.mteb.poolers import FOLDER, Probed, choose, fresh, require_one_process, train
 from frozenprobe.suites.mteb.quiet import quiet
-from frozenprobe.suites.mteb.results import OUTSIDE, model_meta, write_results
+from frozenprobe.suites.mteb.results import OUTSIDE, write_results
 from frozenprobe.suites.mteb.selection import parts_of, select
+from frozenprobe.suites.mteb.settings import MtebSettings
 from frozenprobe.suites.mteb.units import Plan, planned_units
 
 if TYPE_CHECKING:
@@ -70,17 +76,26 @@ def run_mteb(
     Raises:
         FrozenprobeError: Wrong input; found before any encoding wherever it can be.
     """
-    models: list[MtebEncoder] = []
+    if settings.trains:
+        if pooler is not None:
+            raise SettingsError("a pooler is given, and frozen and unfrozen train one: choose one of the two")
+        require_one_process()
+    elif overwrite and (folder := settings.pooler_folder) and folder.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"--pooler {folder} lies in --out, where --overwrite would drop it")
+    loaded: list[tuple[Probed, MtebEncoder]] = []
 
     def load() -> Encoder:
-        models.append(_model(settings, encoder or load_encoder(settings.encoder), pooler))
-        return models[-1].pooled
+        probed = choose(settings, encoder or load_encoder(settings.encoder), pooler)
+        model = _model(settings, probed)
+        loaded.append((probed, model))
+        return model.pooled
 
     work = partial(
         _evaluate,
         settings,
         out,
-        models,
+        encoder,
+        loaded,
         overwrite=overwrite,
         reporter=reporter or SilentReporter(),
         import_seconds=import_seconds,
@@ -91,7 +106,8 @@ def run_mteb(
 def _evaluate(
     settings: MtebSettings,
     out: Path,
-    models: Sequence[MtebEncoder],
+    encoder: Encoder | None,
+    loaded: Sequence[tuple[Probed, MtebEncoder]],
     load: Callable[[], Encoder],
     team: Team | None,
     *,
@@ -101,25 +117,35 @@ def _evaluate(
 ) -> Run:
     """The work of `run_mteb` that one process does, with other ranks encoding for it if there is a team.
 
-    `load` loads the encoder, on all of them, and puts the model around it into `models`.
+    `load` loads encoder and pooler, on all of them, and puts both into `loaded`; a training needs but one process, and loads the
+    encoder itself.
     """
     with reporter, quiet(), _planned(settings, None if overwrite else out) as plan:
         started = time.perf_counter()
-        load()
-        model = models[-1]
+        seconds = {"import": import_seconds}
+        if settings.trains:
+            encoder = encoder or load_encoder(settings.encoder)
+            seconds["load"] = time.perf_counter() - started
+            probed, store = _trained(settings, plan, encoder, out, overwrite, reporter, seconds)
+            model = _model(settings, probed)
+            check_padding(model.pooled)
+        else:
+            load()
+            probed, model = loaded[-1]
+            seconds["load"] = time.perf_counter() - started
+            store = _open(
+                out, _manifest(settings, plan, model.encoder, _identity(settings, model)), overwrite, trains=False
+            )
         model.team = team
-        name = settings.encoder.name or model.encoder.info.name
+        name = _name(settings, model.encoder)
         model.pin()
-        model.mteb_model_meta = meta = model_meta(settings, model, name)
-        store = RunStore(out, _manifest(settings, model, name), overwrite=overwrite)
-        if overwrite:
-            for folder in ("mteb", "model"):
-                shutil.rmtree(out / folder, ignore_errors=True)
-        store.update(**_facts(plan, model, store))
-        store.add_timings("setup", {"import": import_seconds, "load": time.perf_counter() - started})
+        model.mteb_model_meta = meta = model_meta(settings, model, name, probed.rows)
+        known = training_data(settings, model.encoder.info, probed.rows)
+        store.update(**_facts(plan, model, store, known), **({"pooler": probed.about} if probed.about else {}))
+        store.add_timings("setup", seconds)
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         model.features = settings.features.model_copy(update={"tokens_per_batch": budget})
-        for line in _notes(model, plan, name):
+        for line in _notes(model, plan, name, known, probed):
             reporter.note(line)
         if settings.export:
             try:
@@ -138,6 +164,61 @@ def _evaluate(
     return run
 
 
+def _trained(
+    settings: MtebSettings,
+    plan: Plan,
+    encoder: Encoder,
+    out: Path,
+    overwrite: bool,
+    reporter: Reporter,
+    seconds: dict[str, float],
+) -> tuple[Probed, RunStore]:
+    """Trains the pooler in the run's folder, which is claimed before; adds what that took to the seconds.
+
+    Before there is a pooler, the run is told apart by the encoder and how it is probed; the training's own folder sees to
+    it that the same pooler comes out.
+    """
+    backbone = "unfrozen" if settings.contrastive.training.unfrozen else "frozen"
+    identity = {
+        "fingerprint": encoder.fingerprint(),
+        "encoder": run_facts(encoder),
+        "pooling": METHOD,
+        "backbone": backbone,
+        "layer": resolve_layer(settings.layer, encoder.info),
+        "normalise": settings.normalise,
+        "prompts": settings.prompts,
+        "model": {"name": model_name(settings, _name(settings, encoder), METHOD, backbone)},
+    }
+    manifest = _manifest(settings, plan, encoder, identity)
+    require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
+    stores: list[RunStore] = []
+    started = time.perf_counter()
+    probed = train(
+        settings,
+        encoder,
+        out / FOLDER,
+        overwrite=overwrite,
+        reporter=reporter,
+        on_sound=lambda: stores.append(_open(out, manifest, overwrite, trains=True)),
+    )
+    seconds["train"] = time.perf_counter() - started
+    (store,) = stores
+    before = cast("dict[str, Any]", store.manifest.get("pooler", probed.about))
+    if before["weights"] != probed.about["weights"] and store.finished():
+        raise RecordError(
+            f"{out / FOLDER} holds another pooler than the finished tasks were run with; choose another --out or --overwrite"
+        )
+    return probed, store
+
+
+def _open(out: Path, manifest: dict[str, Any], overwrite: bool, *, trains: bool) -> RunStore:
+    """The run's store; with `overwrite`, what another run left beside it goes with it, a training only if none replaces it."""
+    store = RunStore(out, manifest, overwrite=overwrite, beside=(FOLDER,) if trains else ())
+    for folder in ("mteb", "model", *(() if trains else (FOLDER,))) if overwrite else ():
+        shutil.rmtree(out / folder, ignore_errors=True)
+    return store
+
+
 def forecast(
     settings: MtebSettings, *, encoder: Encoder | None = None, pooler: nn.Module | None = None
 ) -> list[Forecast]:
@@ -146,14 +227,17 @@ def forecast(
     Raises:
         FrozenprobeError: Wrong input, missing data included.
     """
+    if settings.trains:
+        require_one_process()
     with quiet(), _planned(settings) as plan:
         encoder = encoder or load_encoder(settings.encoder)
-        return forecast_tasks(_model(settings, encoder, pooler), plan.selection.tasks)
+        probed = fresh(settings, encoder) if settings.trains else choose(settings, encoder, pooler)
+        return forecast_tasks(_model(settings, probed), plan.selection.tasks)
 
 
 def evaluate_mteb(
     ckpt: str | Path | Encoder,
-    pooler: str | nn.Module | None = None,
+    pooler: str | Path | nn.Module | None = None,
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -164,13 +248,14 @@ def evaluate_mteb(
 
     Args:
         ckpt: Hub id, folder, `scheme:path`, or a loaded encoder.
-        pooler: `mean`, `cls`, `last`, `own`, or a torch module from token features `[b, t, d]` and mask `[b, t]` to `[b, e]`;
-            None: the checkpoint's own where it declares one, else `mean`.
+        pooler: `mean`, `cls`, `last`, `own`, the folder of a trained pooler, or a torch module from token features `[b, t, d]`
+            and mask `[b, t]` to `[b, e]`; None: the checkpoint's own where it declares one, else `mean`.
         out: Folder for records, mteb's results and the exported encoder; None keeps them only for the length of the call.
         overwrite: Drop what another run left in `out`.
         reporter: Told about progress; None is silent.
         **settings: Fields of `MtebSettings`, sections as dictionaries: `tasks="STS12,SciFact"`, `benchmark="MTEB(eng, v1)"`,
-            `encoder={"dtype": "bf16"}`.
+            `encoder={"dtype": "bf16"}`; `frozen=True` trains a pooler first, with what `contrastive` says:
+            `contrastive={"data": {"train_data": "triples.jsonl"}, "training": {"lr": 1e-4}}`.
 
     Returns:
         One row per score: task, split, metric, value as a fraction; the main scores have `is_headline`.
@@ -180,12 +265,12 @@ def evaluate_mteb(
     """
     encoder, section = given_encoder(ckpt, settings.get("encoder"))
     values: dict[str, Any] = {**settings, "encoder": section}
-    if isinstance(pooler, str):
-        values["pooler"] = pooler
+    if isinstance(pooler, str | Path):
+        values["pooler"] = str(pooler)
     if out is None:
         values.setdefault("export", False)
     checked = parse(MtebSettings, values)
-    module = None if pooler is None or isinstance(pooler, str) else pooler
+    module = None if pooler is None or isinstance(pooler, str | Path) else pooler
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as temporary:
         folder = Path(out) if out is not None else Path(temporary) / "run"
         run = run_mteb(checked, folder, encoder=encoder, pooler=module, overwrite=overwrite, reporter=reporter)
@@ -210,69 +295,89 @@ def _planned(settings: MtebSettings, out: Path | None = None) -> Generator[Plan]
         yield plan
 
 
-def _model(settings: MtebSettings, encoder: Encoder, pooler: nn.Module | None) -> MtebEncoder:
-    prompts: dict[Role, str] = {"query": settings.query_prompt or "", "document": settings.document_prompt or ""}
+def _model(settings: MtebSettings, probed: Probed) -> MtebEncoder:
     cache = None
     if settings.features.cache:
         root = settings.features.cache_dir or default_cache_dir()
         cache = FeatureCache(root, int(settings.features.cache_limit_gb * 1e9))
     return MtebEncoder(
-        encoder,
-        settings.pooler if pooler is None else pooler,
-        layer=settings.layer,
+        probed.encoder,
+        probed.pooler,
+        layer=probed.layer,
         normalise=settings.normalise,
-        prompts=prompts,
+        backbone=probed.backbone,
+        prompts=probed.prompts,
         features=settings.features,
         cache=cache,
     )
 
 
-def _manifest(settings: MtebSettings, model: MtebEncoder, name: str) -> dict[str, Any]:
-    """What the folder says of the run; `identity` is what must be the same for a resume."""
-    chosen = settings.model_dump(mode="json")
-    meta = model.mteb_model_meta
+def _name(settings: MtebSettings, encoder: Encoder) -> str:
+    return settings.encoder.name or encoder.info.name
+
+
+def _identity(settings: MtebSettings, model: MtebEncoder) -> dict[str, Any]:
+    """What must be the same for a resume of a run whose pooler is there at the start."""
+    meta = model_meta(settings, model, _name(settings, model.encoder))
+    return {
+        "fingerprint": model.fingerprint(),
+        "encoder": run_facts(model.encoder),
+        "pooling": model.pooling,
+        "backbone": model.backbone,
+        "layer": model.layer,
+        "normalise": model.normalise,
+        "prompts": model.prompts,
+        "model": {"name": meta.name, "revision": meta.revision},
+    }
+
+
+def _manifest(settings: MtebSettings, plan: Plan, encoder: Encoder, identity: dict[str, Any]) -> dict[str, Any]:
+    """What the folder says of the run."""
     return {
         "suite": OUTSIDE,
-        "identity": {
-            "fingerprint": model.fingerprint(),
-            "encoder": run_facts(model.encoder),
-            "pooling": model.pooling,
-            "layer": model.layer,
-            "normalise": model.normalise,
-            "prompts": model.prompts,
-            "model": {"name": meta.name, "revision": meta.revision},
-        },
-        "encoder": {**vars(model.encoder.info), "name": name, "fingerprint": model.encoder.fingerprint()},
-        "settings": chosen,
+        "identity": identity,
+        "encoder": {**vars(encoder.info), "name": _name(settings, encoder), "fingerprint": encoder.fingerprint()},
+        "settings": settings.model_dump(mode="json", exclude=None if settings.trains else {"contrastive"}),
+        **_asked(plan),
+        "training_data": None,
+        "zero_shot": None,
         **provenance(),
     }
 
 
-def _facts(plan: Plan, model: MtebEncoder, store: RunStore) -> dict[str, Any]:
-    """What a later run in the folder may change without another number: the tasks, and what is said of the training data."""
-    before = cast("list[str]", store.manifest.get("asked", []))
+def _asked(plan: Plan, before: Sequence[str] = ()) -> dict[str, Any]:
+    """The benchmark, and the tasks asked for so far."""
     asked = [*before, *(task.metadata.name for task in plan.selection.tasks)]
-    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *asked])
-    training = model.mteb_model_meta.training_datasets
-    trained = model.mteb_model_meta.get_training_datasets()  # with those that mteb holds for similar
     return {
         "benchmark": {"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
         "asked": list(dict.fromkeys(asked)),
-        "training_data": None if training is None else sorted(training),
-        "zero_shot": None if trained is None else {name: name not in trained for name in names},
     }
 
 
-def _notes(model: MtebEncoder, plan: Plan, name: str) -> list[str]:
+def _facts(plan: Plan, model: MtebEncoder, store: RunStore, known: TrainingData) -> dict[str, Any]:
+    """What a later run in the folder may change without another number: the tasks, and what is said of the training data."""
+    facts = _asked(plan, cast("list[str]", store.manifest.get("asked", [])))
+    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *facts["asked"]])
+    trained = model.mteb_model_meta.get_training_datasets()  # with those that mteb holds for similar
+    unseen = True if known.complete else None
+    return {
+        **facts,
+        "training_data": None if known.names is None else sorted(known.names),
+        "zero_shot": None if trained is None else {name: False if name in trained else unseen for name in names},
+    }
+
+
+def _notes(model: MtebEncoder, plan: Plan, name: str, known: TrainingData, probed: Probed) -> list[str]:
     """What a reader of the scores should know before the first of them."""
     info = model.encoder.info
-    meta = model.mteb_model_meta
     lines = [
         f"{name}: recognised as {info.kind}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, "
         f"{info.layers} layers x {info.hidden_size}, {info.max_length} tokens, {info.dtype} on {info.device}, {info.attention}; "
         f"pooling {model.pooling} of layer {model.layer}"
     ]
     lines += [f"{name}: {note}" for note in info.notes]
+    if probed.about.get("of", 1) > 1:
+        lines.append(f"{probed.about['name']} is best of {probed.about['of']} poolers on the held-out queries")
     declared = getattr(model.encoder, "prompts", {})
     others = [
         prompt for prompt, text in declared.items() if text and prompt not in ("query", "document", "passage", "corpus")
@@ -285,8 +390,12 @@ def _notes(model: MtebEncoder, plan: Plan, name: str) -> list[str]:
     ]
     if unknown:
         lines.append(f"local copies of unknown revision, not for submission: {', '.join(unknown)}")
-    if meta.training_datasets is None:
+    if known.names is None:
+        whose = "its training data" if probed.rows is None else "its training data, or what the pooler's rows are,"
+        lines.append(f"{name}: {whose} is unknown, so no task counts as zero-shot; name it with --training-data")
+    elif not known.complete:
         lines.append(
-            f"{name}: its training data is unknown, so no task counts as zero-shot; name it with --training-data"
+            f"{name}: mteb is told of {', '.join(sorted(known.names))}; what else the encoder was trained on is unknown, so no "
+            "task counts as zero-shot here; name it with --training-data (none: nothing)"
         )
     return lines

@@ -15,7 +15,7 @@ import mteb
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 
 from frozenprobe.errors import DataError
-from frozenprobe.settings import MtebSettings
+from frozenprobe.suites.mteb.settings import MtebSettings
 from frozenprobe.tasks.mteb import BENCHMARKS, CATEGORIES, tasks_of
 
 _TRAIN_ROWS_PER_LABEL = 80  # of a classification task: mteb draws 8 of them ten times over

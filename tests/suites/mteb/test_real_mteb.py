@@ -15,9 +15,10 @@ def test_minilm_gives_mtebs_own_and_the_published_scores(real_data, minilm, tmp_
     import mteb
     from sentence_transformers import SentenceTransformer
 
-    from frozenprobe.settings import MtebSettings, parse
+    from frozenprobe.settings import parse
     from frozenprobe.suites.mteb.data import use_local_copies
     from frozenprobe.suites.mteb.selection import select
+    from frozenprobe.suites.mteb.settings import MtebSettings
 
     frame = frozenprobe.evaluate_mteb(minilm, "mean", tasks=TASKS, data_dir=real_data, features={"cache_dir": tmp_path})
     ours = {row.task: row.value for row in frame[frame["is_headline"]].itertuples()}

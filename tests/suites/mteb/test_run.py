@@ -12,7 +12,8 @@ from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import DataError, RecordError
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.mteb import print_mteb, summarise_mteb
-from frozenprobe.settings import EncoderSettings, MtebSettings, parse
+from frozenprobe.settings import EncoderSettings, parse
+from frozenprobe.suites.mteb.settings import MtebSettings
 from tests.suites.mteb import rows
 
 
@@ -323,7 +324,7 @@ def test_a_hub_model_is_itself_only_as_it_was_published_and_keeps_the_training_d
 
     from frozenprobe.suites.mteb.adapter import MtebEncoder
     from frozenprobe.suites.mteb.export import export
-    from frozenprobe.suites.mteb.results import model_meta
+    from frozenprobe.suites.mteb.meta import model_meta
 
     export(MtebEncoder(tiny, "mean"), tmp_path / "model")
     encoder = load_encoder(EncoderSettings(ckpt=str(tmp_path / "model")))
