@@ -43,7 +43,7 @@ def run_jobs(
     try:
         submitit: Any = import_module("submitit")
     except ImportError:
-        raise SettingsError("jobs need submitit: pip install 'frozenprobe[slurm]'") from None
+        raise SettingsError("submitit is not installed: pip install 'frozenprobe[slurm]'") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -79,6 +79,7 @@ def test_by_its_own_schedule_and_into_every_tracker(tmp_path):
     assert frozenprobe.read_run(tmp_path / "frozenprobe/step-00000003").name == "mine step 3"
 
 
+@pytest.mark.slow
 def test_scores_of_another_process_are_logged_before_training_ends(tmp_path):
     blocking = train(hf_trainer_mlm, tmp_path / "a", [FrozenProbeCallback(**FAST, every=3)], eval_strategy="no")
     process = train(

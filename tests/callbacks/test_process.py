@@ -94,6 +94,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_leaves_no_process_and_no_snapshots_behind(tmp_path):
     out = tmp_path / "frozen"
     training = subprocess.Popen([sys.executable, "-c", TRAINING, str(out)], stdout=subprocess.PIPE, text=True)

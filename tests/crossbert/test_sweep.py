@@ -102,6 +102,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(command, capsys):
     assert "mask_ratio=0.5" in printed.out
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(command):
     out, words = command
     code = "from crossbert.cli import main; main()"

@@ -257,6 +257,7 @@ def record(out):
     return sorted(json.dumps(row, sort_keys=True) for unit in read_run(out).units for row in unit.rows)
 
 
+@pytest.mark.slow
 def test_torchrun_leaves_the_record_of_one_process(tiny_bert, tmp_path):
     options = ["glue", *GLUE, "--tokens-per-batch", "1024", "--tasks", "builtin-sentiment,builtin-similarity"]
     options += ["--ckpt", str(tiny_bert)]
@@ -299,6 +300,7 @@ def test_two_ranks_on_a_gpu_give_the_scores_of_one(tiny_bert, tmp_path):
     assert record(tmp_path / "one") == record(tmp_path / "two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_is_one_line_and_the_finished_units_stay(tiny_bert, tmp_path, victim):
     out = tmp_path / "run"
@@ -316,6 +318,7 @@ def test_a_killed_rank_is_one_line_and_the_finished_units_stay(tiny_bert, tmp_pa
     assert 1 <= len(read_run(out).units) < 5
 
 
+@pytest.mark.slow
 def test_a_launcher_that_ends_all_ranks_is_an_interruption(tiny_bert, tmp_path):
     out = tmp_path / "run"
     options = ["--ckpt", tiny_bert, "--out", out, "--quiet", "--tokens-per-batch", "256"]

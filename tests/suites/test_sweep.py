@@ -123,6 +123,7 @@ def test_a_second_sweep_computes_what_is_missing_and_keeps_what_is_gone(training
     assert sum(now[path] != files[path] for path in files) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(training, tmp_path):
     out = tmp_path / "scores"
     command = [sys.executable, "-m", "frozenprobe", "sweep", *QUICK, "--ckpts", training / "*" / "step-*", "--out", out]
