@@ -22,6 +22,7 @@ from crossbert.settings import SlurmSettings
 from crossbert.swept import read_sweeps, size
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.records.reading import read_run
+from tests.jobs import Job
 
 SHORT = ["steps=4", "optimiser.warmup_steps=1", "system.checkpoint_every=2"]
 PROBE = ["suite=builtin", "tasks=builtin-sentiment", "features.cache=false", "features.tokens_per_batch=2048"]
@@ -174,24 +175,6 @@ def test_another_objective_drops_what_belongs_to_the_one_before(tiny):
     assert (settings.model.objective, settings.model.mask_ratio) == ("bert", 0.3)
     settings = tiny("model.name=crossbert-62m", "model.objective=electra", "model.layers=3")
     assert (settings.model.mask_ratio, settings.model.predictor_layers, settings.model.generator_layers) == (0.15, 0, 1)
-
-
-class Job:
-    """A job of the stand-in, run when it is submitted."""
-
-    paths = types.SimpleNamespace(folder="logs")
-
-    def __init__(self, job_id, work):
-        self.job_id, self.state, self._error = job_id, "COMPLETED", None
-        try:
-            self._results = [work()]
-        except Exception as error:
-            self._error = error
-
-    def results(self):
-        if self._error:
-            raise self._error
-        return self._results
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from frozenprobe.records.reading import read_run
 from frozenprobe.settings import SweepSettings, parse
 from frozenprobe.suites import sweep as sweeping
 from frozenprobe.suites.sweep import find_checkpoints, run_sweep
+from tests.jobs import Job
 
 QUICK = [
     "--suite",
@@ -155,24 +156,6 @@ def test_a_scheme_stands_before_each_checkpoint(training):
     assert [(one.name, one.ckpt) for one in found] == [
         (name, f"hf:{training}/a/{name}") for name in ("step-10", "step-100")
     ]
-
-
-class Job:
-    """A job of the stand-in, run when it is submitted."""
-
-    paths = types.SimpleNamespace(folder="logs")
-
-    def __init__(self, job_id, work):
-        self.job_id, self.state, self._error = job_id, "COMPLETED", None
-        try:
-            self._results = [work()]
-        except Exception as error:
-            self._error = error
-
-    def results(self):
-        if self._error:
-            raise self._error
-        return self._results
 
 
 @pytest.fixture
