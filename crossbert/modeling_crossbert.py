@@ -83,11 +83,19 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
     outputs = []
     for seeing, seen in spans:
         part = None if mask is None else mask[:, :, seeing if mask.shape[2] > 1 else slice(None), seen]
-        outputs.append(
-            F.scaled_dot_product_attention(queries[:, :, seeing], keys[:, :, seen], values[:, :, seen], attn_mask=part)
-        )
+        outputs.append(_attention(queries[:, :, seeing], keys[:, :, seen], values[:, :, seen], part))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     return output.transpose(1, 2).flatten(2)
+
+
+def _attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Scaled dot-product attention, spelled out for training on a CPU, whose fused kernel is slow backwards."""
+    if queries.device.type != "cpu" or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    scores = (queries @ keys.transpose(-1, -2)).float() * queries.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1).to(values.dtype) @ values
 
 
 class SelfAttention(nn.Module):

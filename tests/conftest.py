@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

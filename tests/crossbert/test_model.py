@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from crossbert.masking import draw_permutations
 from crossbert.model import build_model, sample
+from crossbert.modeling_crossbert import EVERYTHING, attend
 from tests.crossbert import tiny
 
 RATIOS = [0.5, 0.25, 0.65]
@@ -183,6 +184,19 @@ def test_blocks_equal_the_textbook_in_float64():
         logits = readout @ model.encoder.embedding.weight.double().T
         fast = model.predict(ids[None], permutations[None]).logits[0]
     assert torch.allclose(fast.double(), logits, atol=1e-4 * logits.abs().max())
+
+
+def test_attention_is_the_same_with_and_without_gradients():
+    """Training on a CPU spells attention out; everything else uses the fused kernel."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(2, 3, length, 8, generator=generator) for length in (5, 7, 7))
+    seen = torch.rand(2, 1, 5, 7, generator=generator) > 0.3
+    seen[..., 0] = True
+    for mask in (None, seen, seen[:, :, :1]):
+        spelled_out = attend(queries, keys, values, mask, EVERYTHING)
+        with torch.no_grad():
+            fused = attend(queries, keys, values, mask, EVERYTHING)
+        torch.testing.assert_close(spelled_out, fused, rtol=1e-5, atol=1e-6)
 
 
 def test_bert_equals_masking_in_place_and_logits_everywhere_change_nothing():
