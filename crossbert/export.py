@@ -18,18 +18,20 @@ from crossbert.model import PretrainingModel, transformers_config
 from crossbert.modeling_crossbert import CrossBertConfig, CrossBertForMaskedLM, CrossBertModel
 from crossbert.reading import find_checkpoint, read_config, read_model, read_tokenizer
 from frozenprobe.encoders.loading import quiet_transformers
+from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, SettingsError
 
 _SOURCE = Path(modeling_crossbert.__file__)
 _TOKENS = ("mask", "pad", "bos", "eos", "cls", "sep")
 
 
-def export(checkpoint: Path, out: Path) -> Path:
+def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> Path:
     """Writes the folder, whole or not at all.
 
     Args:
         checkpoint: `runs/x/step-N`, or `runs/x` for its newest complete step.
         out: A folder that does not exist yet, or is empty.
+        dtype: Of the weights in the file: `fp32`, `bf16` or `fp16`.
 
     Returns:
         The step folder that was exported.
@@ -43,7 +45,7 @@ def export(checkpoint: Path, out: Path) -> Path:
         raise SettingsError(f"--out {out} exists and is not an empty folder: choose another, or delete it")
     saved = read_config(folder)
     model, tokenizer = read_model(folder, saved.model), read_tokenizer(folder, saved.model)
-    exported = to_transformers(model, tokenizer)
+    exported = to_transformers(model, tokenizer).to(DTYPES[dtype])
     exported.config.training_flops = saved.training_flops
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ckpt", type=Path, required=True, metavar="DIR", help="a run (its newest complete step) or a step folder"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument(
+        "--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the weights in the file (default fp32)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -22,5 +25,5 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from crossbert.export import export
 
-    folder = export(arguments.ckpt, arguments.out)
+    folder = export(arguments.ckpt, arguments.out, arguments.dtype)
     print(f"exported {folder} to {arguments.out}")

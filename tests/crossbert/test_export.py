@@ -233,6 +233,18 @@ def test_bf16_is_close(exported):
     assert (states.float() - hidden_states(model, out)[1]).norm() < 0.05 * states.float().norm()
 
 
+def test_weights_can_be_written_in_bf16(exports, tmp_path, capsys):
+    model, whole = exports["crossbert"]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args(["--ckpt", str(whole.parent / "crossbert"), "--out", str(tmp_path / "x"), "--dtype", "bf16"]))
+    small, large = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "x", whole))
+    assert small < 0.6 * large
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "x", dtype=torch.float32)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight.bfloat16().float())
+
+
 def test_an_unknown_attention_kernel_is_refused(exported):
     with pytest.raises(ValueError, match="attn_implementation sdpa"):
         AutoModel.from_pretrained(exported[1], attn_implementation="eager")
