@@ -20,6 +20,8 @@ from frozenprobe.reports.rows import Row
 from frozenprobe.reports.summary import place, scores_by_view
 from frozenprobe.reports.svg import Axis, Plot, Point, linear_axis, log_axis, named_axis
 
+FEWEST = 3  # costs in a plot: through two points there is always a line
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -82,7 +84,7 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                 value = leaderboard.values(row)[column]
                 if id(row) in cost and _method(row) == method and not np.isnan(value):
                     points.append((cost[id(row)], value, row))
-            if len({x for x, _, _ in points}) < 2:
+            if len({x for x, _, _ in points}) < FEWEST:
                 continue
             title = f"{'mean' if column == 'avg' else leaderboard.heading(column)}, {method}"
             x = _cost_axis([x for x, _, _ in points], name)
@@ -99,14 +101,14 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                 if row.source == "published":
                     plot.name((x, y), row.model.split(" (")[0])
             plots[f"{column}-{method}"] = plot.svg()
-    protocol = "paper protocol, as the published rows are" if has_published else "honest protocol"
-    return Figure(
-        "cost",
-        f"Score against {name}",
-        f"{protocol[0].upper()}{protocol[1:]}. Diamonds are published rows; a ring is a published lower bound of the cost. "
-        "Rows whose cost is unknown are not drawn.",
-        plots,
-    )
+    caption = ["Honest protocol."]
+    if has_published:
+        caption = ["Paper protocol, as the published rows are. Diamonds are published rows."]
+        if any(row.flops.startswith(">") for row in rows) and name == "training FLOPs":
+            caption.append("A ring is a published lower bound of the cost.")
+    if any(id(row) not in cost for row in rows):
+        caption.append("Rows whose cost is unknown are not drawn.")
+    return Figure("cost", f"Score against {name}", " ".join(caption), plots)
 
 
 def _known_cost(choices: dict[str, dict[int, float]], measured: Sequence[Row]) -> tuple[str, dict[int, float]]:

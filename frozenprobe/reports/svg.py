@@ -162,14 +162,16 @@ class Plot:
         parts = []
         for (x, y), text in self._names:
             width = 1.1 * CHARACTER * len(text)
-            for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 11), (x - width / 2, y + 12)):
+            beside = ((x + 7, y, "start"), (x - 7, y, "end"), (x, y - 11, ""), (x, y + 12, ""))
+            for at, middle, anchor in (*beside, (x + 5, y - 11, "end"), (x + 5, y + 12, "end")):
+                left = at - {"start": 0.0, "": width / 2, "end": width}[anchor]
                 box = (left, middle - 5, left + width, middle + 5)
                 inside = (
                     box[0] >= self._left and box[2] <= self.width - 4 and box[1] >= 22 and box[3] <= self.height - 44
                 )
                 if inside and not any(_overlap(box, other) for other in taken):
                     taken.append(box)
-                    parts.append(_text(left + width / 2, middle + 4, text, "name"))
+                    parts.append(_text(at, middle + 4, text, f"name {anchor}".strip()))
                     break
         return parts
 

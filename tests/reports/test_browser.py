@@ -2,16 +2,15 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
 
+from benchmarks.browser import CHROMIUM, command
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.page import make_page
 from tests.reports.runs import glue_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
@@ -26,9 +25,9 @@ def browse(folder, html, *options):
     """Opens a page; gives its DOM after its scripts, and what they wrote to the console."""
     path = folder / "page.html"
     path.write_text(html)
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", *options, path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    options = ("--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", *options)
+    open_page = [*command(folder / "profile", *options), path.as_uri()]
+    done = subprocess.run(open_page, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, re.findall(r"CONSOLE[^\n]*", done.stderr)
 
 
@@ -114,3 +113,25 @@ def test_dark_is_dark_and_light_is_light(page, tmp_path):
     assert ask(tmp_path, page, script) == "rgb(255, 255, 255)"
     dark = page.replace("(prefers-color-scheme: dark)", "all")
     assert ask(tmp_path, dark, script) == "rgb(20, 23, 27)"
+
+
+def test_no_label_is_cut_off_or_covers_another(page, tmp_path):
+    script = """
+        const faults = [];
+        for (const plot of document.querySelectorAll("svg.plot")) {
+            const frame = plot.getBoundingClientRect();
+            const labels = Array.from(plot.querySelectorAll("text"), (text) => [text, text.getBoundingClientRect()]);
+            labels.forEach(([text, box], i) => {
+                const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
+                if (!inside) faults.push(plot.getAttribute("aria-label") + ": " + text.textContent + " is cut off");
+                for (const [other, its] of labels.slice(i + 1)) {
+                    const apart = box.right <= its.left || its.right <= box.left || box.bottom <= its.top + 4 || its.bottom <= box.top + 4;
+                    if (!apart) faults.push(plot.getAttribute("aria-label") + ": " + text.textContent + " and " + other.textContent);
+                }
+            });
+        }
+        return [document.querySelectorAll("svg.plot").length, faults];
+    """
+    plots, faults = ask(tmp_path, page, script)
+    assert plots > 30
+    assert faults == []
