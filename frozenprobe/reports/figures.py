@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -32,12 +32,14 @@ class Figure:
         title: The heading.
         caption: How to read it.
         plots: SVG by a short name.
+        key: What the kinds of marks mean, for a plot that stands alone.
     """
 
     name: str
     title: str
     caption: str
     plots: dict[str, str]
+    key: dict[str, str] = field(default_factory=dict)
 
 
 def best_first(runs: Sequence[Run], leaderboard: Leaderboard) -> list[Run]:
@@ -108,7 +110,8 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
             caption.append("A ring is a published lower bound of the cost.")
     if any(id(row) not in cost for row in rows):
         caption.append("Rows whose cost is unknown are not drawn.")
-    return Figure("cost", f"Score against {name}", " ".join(caption), plots)
+    key = {"diamond": "published", "ring": "published, at least that cost"}
+    return Figure("cost", f"Score against {name}", " ".join(caption), plots, key)
 
 
 def _known_cost(choices: dict[str, dict[int, float]], measured: Sequence[Row]) -> tuple[str, dict[int, float]]:
@@ -211,7 +214,8 @@ def _lambdas(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
 
     plots = _small_multiples(held, points, draw, partial(log_axis, label="ridge λ (log scale)"))
     caption = "Scores on the reported split at the largest train size. Filled: chosen by honest, inside train. Ring: by paper, on the reported split."
-    return Figure("lambda", "Sweep over lambda", caption, plots)
+    key = {"point": "chosen by honest, inside train", "ring": "chosen by paper, on the reported split"}
+    return Figure("lambda", "Sweep over lambda", caption, plots, key)
 
 
 def _sizes(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
@@ -235,7 +239,7 @@ def _sizes(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
 
     plots = _small_multiples(held, points, draw, axis)
     caption = "Linear, honest. The line is the mean over random subsets, the band their range; the largest size, the reported one, is marked."
-    return Figure("size", "Score by train size", caption, plots)
+    return Figure("size", "Score by train size", caption, plots, {"band": "range over random subsets"})
 
 
 def _small_multiples(

@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 
+import numpy as np
 import pytest
 
 from benchmarks.browser import CHROMIUM, command
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.page import make_page
+from frozenprobe.reports.plots import write_plots
+from frozenprobe.reports.themes import THEMES
 from tests.reports.runs import glue_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -135,3 +138,29 @@ def test_no_label_is_cut_off_or_covers_another(page, tmp_path):
     plots, faults = ask(tmp_path, page, script)
     assert plots > 30
     assert faults == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_png_files_look_like_the_svg_files(theme, tmp_path):
+    """Chromium's drawing of the SVG against matplotlib's: alike but for the font's own shapes."""
+    image = pytest.importorskip("matplotlib.image")
+    runs = [read_run(glue_run(tmp_path / f"m{i}", 0.3 + 0.3 * i, ("cola",), seed=i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        write_plots(runs, tmp_path, theme=theme, kind=kind)
+    svg = (tmp_path / "size-cola.svg").read_text()
+    width, height = (int(re.search(rf'{side}="(\d+)"', svg)[1]) for side in ("width", "height"))
+    back = THEMES[theme]["back"]
+    (tmp_path / "page.html").write_text(f'<body style="margin:0;background:{back}">{svg}')
+    options = (
+        f"--window-size={width},{height}",
+        "--force-device-scale-factor=2",
+        f"--screenshot={tmp_path / 'shot.png'}",
+    )
+    page = (tmp_path / "page.html").as_uri()
+    subprocess.run([*command(tmp_path / "profile", *options), page], capture_output=True, timeout=120, check=True)
+    theirs, ours = (image.imread(tmp_path / name)[:, :, :3] for name in ("shot.png", "size-cola.png"))
+    assert theirs.shape == ours.shape
+    different = np.abs(theirs - ours).max(axis=2) > 0.3
+    drawn = np.abs(theirs - theirs[0, 0]).max(axis=2) > 0.3
+    assert drawn.mean() > 0.02
+    assert different.mean() < 0.5 * drawn.mean()
