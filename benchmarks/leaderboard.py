@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.browser import CHROMIUM, command
 from benchmarks.measure import print_rows, write_down
 from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.records.reading import read_run
@@ -140,14 +141,13 @@ def measure(root: Path) -> list[dict[str, Any]]:
     size = (root / "report.html").stat().st_size / 1e6
     figures.append({"what": f"report, {DISTINCT} runs, writing it", "ours": wall, "unit": "s", "processor": processor})
     figures.append(_figure(f"report, {DISTINCT} runs, size", size, 5.0, "MB"))
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
+    if CHROMIUM is None:
         figures.append({"what": "report, opening it: not measured, no Chromium is installed"})
         return figures
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={root / 'profile'}", "--dump-dom"]
+    open_page = command(root / "profile", "--dump-dom")
 
     def opening(page: Path) -> Callable[[], object]:
-        return lambda: subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+        return lambda: subprocess.run([*open_page, page.as_uri()], check=True, capture_output=True)
 
     (root / "empty.html").write_text("<!DOCTYPE html>")
     empty, whole = (seconds(opening(root / name), 3)[0] for name in ("empty.html", "report.html"))

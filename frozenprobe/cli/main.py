@@ -31,7 +31,7 @@ COMMANDS = {
     "leaderboard": "runs, and the paper's rows, as one table and as CSV",
     "compare": "compare runs by paired tests on their stored predictions",
     "report": "runs as one HTML page that needs no network",
-    "plot": "the plots of a report as SVG files",
+    "plot": "the plots of a report as SVG or PNG files",
     "cache": "show or prune the feature cache",
 }
 

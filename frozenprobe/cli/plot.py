@@ -1,4 +1,4 @@
-"""`frozenprobe plot`: the plots of a report as SVG files."""
+"""`frozenprobe plot`: the plots of a report as SVG or PNG files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="results folders")
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="write the SVG files there")
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="write the files there")
     parser.add_argument("--suite", metavar="SUITE", help="see `frozenprobe leaderboard`")
     parser.add_argument("--with-published", action="store_true", help="add the paper's rows")
     parser.add_argument("--costs", type=Path, metavar="TOML", help="what models cost, see `frozenprobe leaderboard`")
+    parser.add_argument("--format", choices=("svg", "png"), default="svg", help="png needs matplotlib (default svg)")
     parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of the background they stand on")
 
 
@@ -32,5 +33,6 @@ def run(arguments: argparse.Namespace) -> None:
         with_published=arguments.with_published,
         costs=arguments.costs,
         theme=arguments.theme,
+        kind=arguments.format,
     )
     print(f"{arguments.out}: {len(written)} plots")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,8 @@ from frozenprobe.reports.rows import Row
 from frozenprobe.reports.summary import place, scores_by_view
 from frozenprobe.reports.svg import Axis, Plot, Point, linear_axis, log_axis, named_axis
 
+FEWEST = 3  # costs in a plot: through two points there is always a line
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -30,12 +32,14 @@ class Figure:
         title: The heading.
         caption: How to read it.
         plots: SVG by a short name.
+        key: What the kinds of marks mean, for a plot that stands alone.
     """
 
     name: str
     title: str
     caption: str
     plots: dict[str, str]
+    key: dict[str, str] = field(default_factory=dict)
 
 
 def best_first(runs: Sequence[Run], leaderboard: Leaderboard) -> list[Run]:
@@ -82,7 +86,7 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                 value = leaderboard.values(row)[column]
                 if id(row) in cost and _method(row) == method and not np.isnan(value):
                     points.append((cost[id(row)], value, row))
-            if len({x for x, _, _ in points}) < 2:
+            if len({x for x, _, _ in points}) < FEWEST:
                 continue
             title = f"{'mean' if column == 'avg' else leaderboard.heading(column)}, {method}"
             x = _cost_axis([x for x, _, _ in points], name)
@@ -99,14 +103,15 @@ def _cost(runs: Sequence[Run], leaderboard: Leaderboard) -> Figure:
                 if row.source == "published":
                     plot.name((x, y), row.model.split(" (")[0])
             plots[f"{column}-{method}"] = plot.svg()
-    protocol = "paper protocol, as the published rows are" if has_published else "honest protocol"
-    return Figure(
-        "cost",
-        f"Score against {name}",
-        f"{protocol[0].upper()}{protocol[1:]}. Diamonds are published rows; a ring is a published lower bound of the cost. "
-        "Rows whose cost is unknown are not drawn.",
-        plots,
-    )
+    caption = ["Honest protocol."]
+    if has_published:
+        caption = ["Paper protocol, as the published rows are. Diamonds are published rows."]
+        if any(row.flops.startswith(">") for row in rows) and name == "training FLOPs":
+            caption.append("A ring is a published lower bound of the cost.")
+    if any(id(row) not in cost for row in rows):
+        caption.append("Rows whose cost is unknown are not drawn.")
+    key = {"diamond": "published", "ring": "published, at least that cost"}
+    return Figure("cost", f"Score against {name}", " ".join(caption), plots, key)
 
 
 def _known_cost(choices: dict[str, dict[int, float]], measured: Sequence[Row]) -> tuple[str, dict[int, float]]:
@@ -209,7 +214,8 @@ def _lambdas(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
 
     plots = _small_multiples(held, points, draw, partial(log_axis, label="ridge λ (log scale)"))
     caption = "Scores on the reported split at the largest train size. Filled: chosen by honest, inside train. Ring: by paper, on the reported split."
-    return Figure("lambda", "Sweep over lambda", caption, plots)
+    key = {"point": "chosen by honest, inside train", "ring": "chosen by paper, on the reported split"}
+    return Figure("lambda", "Sweep over lambda", caption, plots, key)
 
 
 def _sizes(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
@@ -233,7 +239,7 @@ def _sizes(held: Sequence[list[Unit]], labels: Sequence[str]) -> Figure:
 
     plots = _small_multiples(held, points, draw, axis)
     caption = "Linear, honest. The line is the mean over random subsets, the band their range; the largest size, the reported one, is marked."
-    return Figure("size", "Score by train size", caption, plots)
+    return Figure("size", "Score by train size", caption, plots, {"band": "range over random subsets"})
 
 
 def _small_multiples(

@@ -6,7 +6,9 @@ A row that lacks a column has no average. The frame is as it is written: rounded
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +73,12 @@ class Leaderboard:
         """A row's scores and averages, not rounded; a column that it lacks is NaN, and so is an average over it."""
         return _values(row, self.board, self.columns, self.averaged)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that some row has a score in, and the averages: what people are shown. Files have every column."""
+        scored = {column for row in self.rows for column in row.scores}
+        return (*[column for column in self.columns if column in scored], *self.board.averages)
+
     def heading(self, column: str) -> str:
         """What a column is called where people read it: a task by its title."""
         recorded = (score["title"] for row in self.rows for score in row.single if score["task"] == column)
@@ -97,12 +105,9 @@ def make_leaderboard(
         RecordError: A folder is not a run, or there is nothing to show.
         SettingsError: The costs cannot be read.
     """
-    return leaderboard_of(
-        [read_run(folder, headline_only=True) for folder in folders],
-        suite=suite,
-        with_published=with_published,
-        costs=costs,
-    )
+    with ThreadPoolExecutor() as threads:  # reading, hashing and opening a file leave other threads free
+        runs = list(threads.map(partial(read_run, headline_only=True), folders))
+    return leaderboard_of(runs, suite=suite, with_published=with_published, costs=costs)
 
 
 def leaderboard_of(

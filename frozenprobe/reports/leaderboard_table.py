@@ -1,16 +1,24 @@
-"""A leaderboard on the terminal: one table per method, backbone and protocol."""
+"""A leaderboard on the terminal: one table per method, backbone and protocol.
+
+Nothing is cut off: where the columns do not fit, the lines between them go first, and then models become the columns.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from frozenprobe.reports.leaderboard import Leaderboard
 from frozenprobe.reports.paper_tables import flag
 from frozenprobe.reports.rows import Row
+
+COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": 0}
+NAME = 12  # characters that a model's name may be broken to
 
 
 def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
@@ -20,9 +28,9 @@ def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
         groups.setdefault((row.method, row.backbone, row.protocol, row.pair_form), []).append(row)
     flags = {id(row): flag(row, leaderboard.values(row)) for row in leaderboard.rows}
     for group, rows in groups.items():
-        console.print(
-            _table(", ".join(filter(None, [leaderboard.board.suite, *group])), rows, flags, leaderboard, console)
-        )
+        title = ", ".join(filter(None, [leaderboard.board.suite, *group]))
+        for table in _layout(title, rows, flags, leaderboard, console):
+            console.print(table)
     lines = [
         f"* {', '.join(filter(None, [row.model, row.method, row.backbone]))}: {flags[id(row)]}"
         for row in leaderboard.rows
@@ -35,20 +43,44 @@ def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
     console.print(f"percent; averages are recomputed from the row{published}", style="dim")
 
 
-def _table(title: str, rows: Sequence[Row], flags: dict[int, str], leaderboard: Leaderboard, console: Console) -> Table:
-    columns = (*leaderboard.columns, *leaderboard.board.averages)
-    table = Table(title=title, title_justify="left")
-    table.add_column("model", overflow="fold", min_width=8)
-    wide = console.width >= 34 + 8 * len(columns)
-    if wide:
-        table.add_column("params", justify="right")
-        table.add_column("FLOPs", justify="right")
-    for name in columns:
-        table.add_column(leaderboard.heading(name), justify="right", min_width=4)
+def _layout(
+    title: str, rows: Sequence[Row], flags: dict[int, str], leaderboard: Leaderboard, console: Console
+) -> list[Table]:
+    """The widest layout that fits, in one table or, where models are the columns, in as many as it takes."""
+    heads = ["model", "params", "FLOPs", *[leaderboard.heading(name) for name in leaderboard.shown]]
+    lines, styles = [], []
     for row in rows:
         values = leaderboard.values(row)
-        cost = [f"{row.params / 1e6:,.0f}M" if row.params else "", row.flops] if wide else []
-        scores = ["-" if math.isnan(values[name]) else f"{values[name]:.1f}" for name in columns]
-        style = "dim" if row.source == "published" else ""
-        table.add_row(row.model + (" *" if flags[id(row)] else ""), *cost, *scores, style=style)
+        cost = [f"{row.params / 1e6:,.0f}M" if row.params else "", row.flops]
+        scores = ["-" if math.isnan(values[name]) else f"{values[name]:.1f}" for name in leaderboard.shown]
+        lines.append([row.model + (" *" if flags[id(row)] else ""), *cost, *scores])
+        styles.append("dim" if row.source == "published" else "")
+    scores_only_heads, scores_only = heads[:1] + heads[3:], [line[:1] + line[3:] for line in lines]
+    for table in (
+        _table(title, heads, lines, styles),
+        _table(title, scores_only_heads, scores_only, styles),
+        _table(title, scores_only_heads, scores_only, styles, **COMPACT),
+    ):
+        needed = console.measure(table, options=console.options.update(max_width=10_000))
+        if (needed.minimum if table.box is COMPACT["box"] else needed.maximum) <= console.width:
+            return [table]
+    most = max(1, (console.width - max(map(len, heads)) - 1) // (NAME + 1))
+    tables = []
+    for first in range(0, len(lines), most):
+        turned = list(zip(heads, *lines[first : first + most], strict=True))
+        tables.append(table := _table(title, turned[0], turned[1:], [""] * len(turned), **COMPACT))
+        for column, style in zip(table.columns[1:], styles[first:], strict=False):
+            column.style = style
+    return tables
+
+
+def _table(
+    title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], styles: Sequence[str], **layout: Any
+) -> Table:
+    table = Table(title=title, title_justify="left", **layout)
+    for i, column in enumerate(zip(heads, *lines, strict=True)):
+        width = min(NAME, max(map(len, column)))
+        table.add_column(heads[i], justify="right" if i else "left", overflow="fold", min_width=width)
+    for line, style in zip(lines, styles, strict=False):
+        table.add_row(*line, style=style)
     return table

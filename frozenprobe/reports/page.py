@@ -113,16 +113,17 @@ def _leaderboard(number: int, leaderboard: Leaderboard) -> str:
         name: title for name, title in ABOUT.items() if frame[name].nunique() > 1 or name in ("method", "protocol")
     }
     costs = {name: title for name, title in COSTS.items() if frame[name].replace("", pd.NA).notna().any()}
-    columns = [*leaderboard.columns, *leaderboard.board.averages]
+    columns = leaderboard.shown
     heads = [("model", "text"), *[(title, "text") for title in about.values()]]
-    heads += (
-        [(leaderboard.heading(column), "") for column in columns]
-        + [(title, "") for title in costs.values()]
-        + [("notes", "text")]
-    )
+    heads += [(leaderboard.heading(column), "") for column in columns] + [(title, "") for title in costs.values()]
+    notes = [
+        "; ".join(filter(None, [flag, f"lacks {row.lacks}" if row.missing else ""]))
+        for row, flag in zip(leaderboard.rows, frame["flag"], strict=True)
+    ]
+    if any(notes):
+        heads.append(("notes", "text"))
     lines, styles = [], []
-    for row, values in zip(leaderboard.rows, frame.to_dict("records"), strict=True):
-        notes = "; ".join(filter(None, [values["flag"], f"lacks {row.lacks}" if row.missing else ""]))
+    for row, values, note in zip(leaderboard.rows, frame.to_dict("records"), notes, strict=True):
         scores, intervals = leaderboard.values(row), _intervals(row, leaderboard)
         lines.append(
             [
@@ -130,7 +131,7 @@ def _leaderboard(number: int, leaderboard: Leaderboard) -> str:
                 *[_text_cell(values[name]) for name in about],
                 *[_score_cell(scores[column], intervals.get(column)) for column in columns],
                 *[_cost_cell(name, values[name]) for name in costs],
-                Cell(notes, escape(notes), "wrap"),
+                *([Cell(note, escape(note), "wrap")] if any(notes) else []),
             ]
         )
         styles.append(row.source)

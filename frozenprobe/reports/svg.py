@@ -142,15 +142,10 @@ class Plot:
         self._marks.append(f'<polygon class="{_class("band", run)}"{_data(run)} points="{path}"/>')
 
     def point(self, point: Point, hint: str, run: int | None = None, style: str = "point") -> None:
-        """Adds a point; the hint is shown when it is pointed at. `ring` is hollow, `diamond` is a diamond."""
+        """Adds a point; the hint is shown when it is pointed at."""
         x, y = self._at(point)
         self._points.append((x, y))
-        shape = f'<circle cx="{x}" cy="{y}" r="3.5"'
-        if "diamond" in style:
-            shape = f'<path d="M{x} {y - 5}l5 5l-5 5l-5 -5z"'
-        self._marks.append(
-            f'{shape} class="{_class(style, run)}"{_data(run)}><title>{escape(hint)}</title></{shape[1:].split()[0]}>'
-        )
+        self._marks.append(marker(x, y, style, run, f"<title>{escape(hint)}</title>"))
 
     def name(self, point: Point, text: str) -> None:
         """Writes a name beside a point, where there is room for it."""
@@ -162,14 +157,16 @@ class Plot:
         parts = []
         for (x, y), text in self._names:
             width = 1.1 * CHARACTER * len(text)
-            for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 11), (x - width / 2, y + 12)):
+            beside = ((x + 7, y, "start"), (x - 7, y, "end"), (x, y - 11, ""), (x, y + 12, ""))
+            for at, middle, anchor in (*beside, (x + 5, y - 11, "end"), (x + 5, y + 12, "end")):
+                left = at - {"start": 0.0, "": width / 2, "end": width}[anchor]
                 box = (left, middle - 5, left + width, middle + 5)
                 inside = (
                     box[0] >= self._left and box[2] <= self.width - 4 and box[1] >= 22 and box[3] <= self.height - 44
                 )
                 if inside and not any(_overlap(box, other) for other in taken):
                     taken.append(box)
-                    parts.append(_text(left + width / 2, middle + 4, text, "name"))
+                    parts.append(_text(at, middle + 4, text, f"name {anchor}".strip()))
                     break
         return parts
 
@@ -199,6 +196,14 @@ class Plot:
         turned = f' transform="rotate(-90 12 {middle:.1f})"'
         parts.append(_text(12, middle, self.y.label, "label", turned))
         return "".join([*parts, *self._marks, *self._placed_names(), "</svg>"])
+
+
+def marker(x: float, y: float, style: str, run: int | None = None, inner: str = "") -> str:
+    """A mark at pixels: `ring` is hollow, `diamond` a diamond, everything else a dot."""
+    common = f'class="{_class(style, run)}"{_data(run)}>{inner}</'
+    if style == "diamond":
+        return f'<path d="M{x} {y - 5}l5 5l-5 5l-5 -5z" {common}path>'
+    return f'<circle cx="{x}" cy="{y}" r="3.5" {common}circle>'
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -1,4 +1,7 @@
-"""Every colour, once: a light and a dark theme, as CSS variables of the page or as plain values of a plot that is a file of its own."""
+"""Every colour, once: a light and a dark theme, as CSS variables of the page or as plain values of a plot that is a file of its own.
+
+The colours of runs stay apart for colour-blind readers (tests/reports/test_themes.py).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ THEMES: dict[Theme, dict[str, str]] = {
         "other": "#7a7f87",
         "c0": "#0b66c2",
         "c1": "#c2410c",
-        "c2": "#15803d",
-        "c3": "#a21caf",
-        "c4": "#92700c",
-        "c5": "#0e7490",
-        "c6": "#be123c",
-        "c7": "#5b5bd6",
+        "c2": "#1396a3",
+        "c3": "#fa3867",
+        "c4": "#54284e",
+        "c5": "#050fba",
+        "c6": "#914382",
+        "c7": "#8e1404",
     },
     "dark": {
         "back": "#14171b",
@@ -37,12 +40,12 @@ THEMES: dict[Theme, dict[str, str]] = {
         "other": "#9aa1aa",
         "c0": "#62b0ff",
         "c1": "#ff9a5c",
-        "c2": "#5fd38a",
-        "c3": "#e58bf0",
-        "c4": "#e0bc4a",
-        "c5": "#4fd0e6",
-        "c6": "#ff8aa0",
-        "c7": "#a9a9ff",
+        "c2": "#d90781",
+        "c3": "#79f5e5",
+        "c4": "#f7e812",
+        "c5": "#a914f7",
+        "c6": "#aa6d10",
+        "c7": "#2979ae",
     },
 }
 

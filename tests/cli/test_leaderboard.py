@@ -1,5 +1,7 @@
 """`frozenprobe leaderboard` as a person runs it."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -37,6 +39,23 @@ def test_the_papers_rows_alone_need_no_run(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "avg printed 46.9, row gives 48.0" in output
     assert "MTEB(eng, v1), contrastive, unfrozen" in output
+
+
+@pytest.mark.parametrize("width", [48, 80, 160])
+@pytest.mark.parametrize("suite", ["glue", "mteb-v1"])
+def test_nothing_is_cut_off_however_narrow_the_terminal(suite, width, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert leaderboard("--with-published", "--suite", suite, "--csv", tmp_path / "all.csv") == 0
+    output = capsys.readouterr().out
+    assert "…" not in output
+    tables = output.split("\n* ")[0].split("\npercent; ")[0]
+    assert max(map(len, tables.splitlines())) <= width
+    frame = read_leaderboard(tmp_path / "all.csv")
+    scores = frame.loc[:, "mnli":"avg"] if suite == "glue" else frame.loc[:, "class":"overall"]
+    printed = re.findall(r"\d+\.\d(?![\de])", tables)
+    assert sorted(printed) == sorted(f"{value:.1f}" for value in scores.to_numpy().ravel())
+    if suite == "mteb-v1":
+        assert "Overall" in tables
 
 
 @pytest.mark.parametrize(

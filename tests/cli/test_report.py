@@ -44,6 +44,8 @@ def test_plots_are_files_in_the_theme_asked_for(tmp_path, capsys):
     files = list((tmp_path / "plots").iterdir())
     assert f"{len(files)} plots" in capsys.readouterr().out
     assert all("#14171b" not in file.read_text() and "#62b0ff" in file.read_text() for file in files)
+    assert run("plot", folder, "--out", tmp_path / "png", "--format", "png") == 0
+    assert {file.suffix for file in (tmp_path / "png").iterdir()} == {".png"}
     assert run("plot", folder, "--out", "/proc/none") == 2
     assert run("plot", folder, "--out", tmp_path, "--suite", "mine") == 2
     assert "unknown suite" in capsys.readouterr().err

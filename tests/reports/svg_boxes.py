@@ -11,6 +11,7 @@ def boxes(root, style):
     for text in root.iter(f"{SVG}text"):
         if style in text.get("class") and not text.get("transform"):
             x, y, width = float(text.get("x")), float(text.get("y")), CHARACTER * len(text.text)
-            left = x - width if "end" in text.get("class") else x - width / 2
+            style_of = text.get("class").split()
+            left = x - width if "end" in style_of else x if "start" in style_of else x - width / 2
             found.append((left, left + width, y))
     return found

@@ -2,16 +2,18 @@
 
 import json
 import re
-import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
+from benchmarks.browser import CHROMIUM, command
 from frozenprobe.records.reading import read_run
 from frozenprobe.reports.page import make_page
+from frozenprobe.reports.plots import write_plots
+from frozenprobe.reports.themes import THEMES
 from tests.reports.runs import glue_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
@@ -26,9 +28,9 @@ def browse(folder, html, *options):
     """Opens a page; gives its DOM after its scripts, and what they wrote to the console."""
     path = folder / "page.html"
     path.write_text(html)
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", *options, path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    options = ("--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", *options)
+    open_page = [*command(folder / "profile", *options), path.as_uri()]
+    done = subprocess.run(open_page, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, re.findall(r"CONSOLE[^\n]*", done.stderr)
 
 
@@ -114,3 +116,51 @@ def test_dark_is_dark_and_light_is_light(page, tmp_path):
     assert ask(tmp_path, page, script) == "rgb(255, 255, 255)"
     dark = page.replace("(prefers-color-scheme: dark)", "all")
     assert ask(tmp_path, dark, script) == "rgb(20, 23, 27)"
+
+
+def test_no_label_is_cut_off_or_covers_another(page, tmp_path):
+    script = """
+        const faults = [];
+        for (const plot of document.querySelectorAll("svg.plot")) {
+            const frame = plot.getBoundingClientRect();
+            const labels = Array.from(plot.querySelectorAll("text"), (text) => [text, text.getBoundingClientRect()]);
+            labels.forEach(([text, box], i) => {
+                const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
+                if (!inside) faults.push(plot.getAttribute("aria-label") + ": " + text.textContent + " is cut off");
+                for (const [other, its] of labels.slice(i + 1)) {
+                    const apart = box.right <= its.left || its.right <= box.left || box.bottom <= its.top + 4 || its.bottom <= box.top + 4;
+                    if (!apart) faults.push(plot.getAttribute("aria-label") + ": " + text.textContent + " and " + other.textContent);
+                }
+            });
+        }
+        return [document.querySelectorAll("svg.plot").length, faults];
+    """
+    plots, faults = ask(tmp_path, page, script)
+    assert plots > 30
+    assert faults == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_png_files_look_like_the_svg_files(theme, tmp_path):
+    """Chromium's drawing of the SVG against matplotlib's: alike but for the font's own shapes."""
+    image = pytest.importorskip("matplotlib.image")
+    runs = [read_run(glue_run(tmp_path / f"m{i}", 0.3 + 0.3 * i, ("cola",), seed=i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        write_plots(runs, tmp_path, theme=theme, kind=kind)
+    svg = (tmp_path / "size-cola.svg").read_text()
+    width, height = (int(re.search(rf'{side}="(\d+)"', svg)[1]) for side in ("width", "height"))
+    back = THEMES[theme]["back"]
+    (tmp_path / "page.html").write_text(f'<body style="margin:0;background:{back}">{svg}')
+    options = (
+        f"--window-size={width},{height}",
+        "--force-device-scale-factor=2",
+        f"--screenshot={tmp_path / 'shot.png'}",
+    )
+    page = (tmp_path / "page.html").as_uri()
+    subprocess.run([*command(tmp_path / "profile", *options), page], capture_output=True, timeout=120, check=True)
+    theirs, ours = (image.imread(tmp_path / name)[:, :, :3] for name in ("shot.png", "size-cola.png"))
+    assert theirs.shape == ours.shape
+    different = np.abs(theirs - ours).max(axis=2) > 0.3
+    drawn = np.abs(theirs - theirs[0, 0]).max(axis=2) > 0.3
+    assert drawn.mean() > 0.02
+    assert different.mean() < 0.5 * drawn.mean()
