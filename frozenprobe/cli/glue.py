@@ -63,6 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_forecast(forecasts: list, console: Console) -> None:
+    from frozenprobe.reports.console import print_whole
+
     left = [task for task in forecasts if not task.finished]
     table = Table(title="what would be encoded", title_justify="left", show_footer=True)
     table.add_column("task", footer="all" if left == forecasts else f"the {len(left)} left of {len(forecasts)}")
@@ -72,4 +74,4 @@ def _print_forecast(forecasts: list, console: Console) -> None:
     for task in forecasts:
         cost = ("-", "finished") if task.finished else (f"{task.tokens:,}", f"{task.seconds:,.0f} s")
         table.add_row(task.task, f"{task.rows:,}", *cost, style="dim" if task.finished else "")
-    console.print(table)
+    print_whole(table, console)

@@ -28,10 +28,11 @@ def mteb(*argv):
     return exit_.value.code
 
 
+@pytest.mark.parametrize("columns", [80, 160])
 def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
-    tiny_bert, copies, tmp_path, capsys, monkeypatch
+    tiny_bert, copies, tmp_path, capsys, monkeypatch, columns
 ):
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", str(columns))
     options = ["--tasks", TASKS, "--data-dir", copies, "--no-cache", "--out", tmp_path / "run"]
     assert mteb("--ckpt", tiny_bert, *options, "--dry-run") == 0
     output = capsys.readouterr().out
@@ -39,6 +40,8 @@ def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
     assert order == sorted(order)
     for word in ("Reranking", "map_at_1000", "cosine_spearman", "4 tasks", "7,798,"):
         assert word in output
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= columns
     assert not (tmp_path / "run").exists()
 
 
