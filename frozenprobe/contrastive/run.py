@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from frozenprobe.contrastive import checkpoint, results
@@ -42,6 +43,7 @@ from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
 from frozenprobe.features.extract import resolve_layer
+from frozenprobe.ranks import TRAINING_TIMEOUT, joined
 from frozenprobe.settings import parse
 
 ABOUT = "training.json"
@@ -100,14 +102,13 @@ def run_pooling(
     Raises:
         FrozenprobeError: Wrong input; found before any training wherever it can be.
     """
-    with Ranks() as ranks:
+    with joined(TRAINING_TIMEOUT, nccl=torch.cuda.is_available()):
+        ranks = Ranks()
         if not ranks.leads:
             on_progress, note = None, lambda line: None
         wanted = candidates(settings)
         _require_usable(out)
-        encoder = encoder or load_encoder(
-            settings.encoder.model_copy(update={"device": ranks.device(settings.encoder.device)})
-        )
+        encoder = encoder or load_encoder(settings.encoder)
         layer = resolve_layer(settings.layer, encoder.info)
         require_no_prompts(encoder, settings.prompts)
         trainable = _trainable(encoder) if settings.training.unfrozen else None

@@ -193,17 +193,20 @@ def _headline_table(run: Run, form: str = "") -> Table:
     encoder = run.manifest["encoder"]
     trainings = sorted({unit.key.training for unit in run.units}, reverse=True) or ["frozen"]
     caption = f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens"
+    probes = run.manifest.get("settings", {}).get("probes", {})
+    if (most := probes.get("max_evaluated", "all")) != "all":
+        caption += f", at most {most} rows scored per split"
     if "frozen" in trainings:
         caption += (
-            f", at most {run.manifest['settings']['probes']['max_train']} train rows; "
+            f", {_train_rows(probes['max_train'])}; "
             "honest: chosen inside train; paper: best on the reported split, so optimistic"
         )
-    if seeds := sorted(
-        {len(unit.about["finetune"]["seeds"]) for unit in run.units if unit.key.training == "finetuned"}
-    ):
+    # The manifest is of the run that began the folder; the units know how they were finetuned.
+    finetunings = [unit.about["finetune"] for unit in run.units if unit.key.training == "finetuned"]
+    for most, seeds in dict.fromkeys((about["settings"]["max_train"], len(about["seeds"])) for about in finetunings):
         caption += (
-            f"; finetuned: every weight trained, mean over {' or '.join(map(str, seeds))} seeds, and the best epoch is "
-            "the best on the reported split"
+            f"; finetuned: every weight trained on {_train_rows(most)}, mean over {seeds} seed{'s' * (seeds > 1)}; last epoch: "
+            "chooses nothing; best epoch: best on the reported split, so optimistic"
         )
     return Table(
         title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, {' and '.join(trainings)}: "
@@ -212,6 +215,10 @@ def _headline_table(run: Run, form: str = "") -> Table:
         title_justify="left",
         caption_justify="left",
     )
+
+
+def _train_rows(most: int | str) -> str:
+    return "all train rows" if most == "all" else f"at most {most} train rows"
 
 
 def _print_views(run: Run, console: Console) -> None:

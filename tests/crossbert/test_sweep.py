@@ -235,7 +235,8 @@ def test_a_job_under_way_is_awaited_and_one_that_fails_is_named(submitit, tmp_pa
 
 
 def test_a_sweep_is_not_started_under_torchrun(command, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
     assert sweep(*command[1]) == 2
     assert "without torchrun" in capsys.readouterr().err
 
