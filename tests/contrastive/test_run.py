@@ -239,7 +239,7 @@ def test_before_a_first_checkpoint_other_settings_may_take_the_folder(train):
 def test_a_second_process_is_kept_out(train, fake, tmp_path):
     def intrude(progress):
         if progress.step == 2:
-            with pytest.raises(RecordError, match="another process trains in"):
+            with pytest.raises(RecordError, match="another process is writing to"):
                 train("out")
 
     train("out", on_progress=intrude)
