@@ -39,7 +39,7 @@ def easy(tmp_path_factory):
     return description
 
 
-def evaluate(model, out, *, tasks=None, files=(), unfrozen=True, finetune=None, probes=None, **more):
+def evaluate(model, out, *, tasks=None, files=(), unfrozen=True, finetune=None, **more):
     return evaluate_glue(
         model,
         out=out,
@@ -47,7 +47,7 @@ def evaluate(model, out, *, tasks=None, files=(), unfrozen=True, finetune=None, 
         tasks=tasks,
         task_files=files,
         unfrozen=unfrozen,
-        probes=probes or PROBES,
+        probes=PROBES,
         features={"cache": False, "tokens_per_batch": 1024},
         finetune=FINETUNE | (finetune or {}),
         **more,
@@ -159,20 +159,6 @@ def test_frozen_and_finetuned_stand_in_one_table(finished, capsys):
     caption = " ".join(output.split())
     assert "at most 60 train rows; honest: chosen inside train" in caption
     assert "finetuned: every weight trained on at most 64 train rows, mean over 2 seeds; last epoch: chooses" in caption
-
-
-def test_the_caption_of_a_finetuned_run_says_which_rows_it_trained_on_and_how_many_it_scored(
-    tiny_bert, easy, tmp_path, capsys
-):
-    probes = {**PROBES, "max_evaluated": 50}
-    finetune = {"epochs": 1, "max_train": "all", "seeds": (0,)}
-    evaluate(tiny_bert, tmp_path / "run", files=[easy], probes=probes, finetune=finetune)
-    with pytest.raises(SystemExit):
-        main(["show", str(tmp_path / "run")])
-    caption = " ".join(capsys.readouterr().out.split())
-    assert "128 tokens, at most 50 rows scored per split; finetuned" in caption
-    assert "finetuned: every weight trained on all train rows, mean over 1 seed; last epoch" in caption
-    assert "honest" not in caption
 
 
 def test_a_second_run_trains_nothing_and_another_recipe_is_refused(finished, tiny_bert, monkeypatch):
