@@ -6,7 +6,6 @@ the ranks; plain data parallelism keeps them whole on each.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from crossbert.model import PretrainingModel
 from crossbert.settings import SystemSettings
 from frozenprobe.errors import SettingsError
+from frozenprobe.ranks import TRAINING_TIMEOUT, count, joined, own_gpu, rank
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def ranks(device: str) -> Generator[Ranks]:
 
     Raises:
         SettingsError: There is no such device.
+        RankError: The others did not come.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,19 +78,11 @@ def ranks(device: str) -> Generator[Ranks]:
         raise SettingsError(
             f"system.device: {device} is not available here; allowed are auto, cpu and, with a GPU, cuda"
         )
-    count = int(os.environ.get("WORLD_SIZE", "1"))
     if kind.type == "cuda":
-        if kind.index is None:
-            kind = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        kind = kind if kind.index is not None else torch.device("cuda", own_gpu())
         torch.cuda.set_device(kind)
-    if count == 1:
-        yield Ranks(0, 1, kind)
-        return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind.type == "cuda" else "gloo")
-    try:
-        yield Ranks(dist.get_rank(), count, kind, dist.new_group(backend="gloo"))
-    finally:
-        dist.destroy_process_group()
+    with joined(TRAINING_TIMEOUT, nccl=kind.type == "cuda"):
+        yield Ranks(rank(), count(), kind, dist.new_group(backend="gloo") if count() > 1 else None)
 
 
 @dataclass(frozen=True)

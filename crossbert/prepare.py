@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from crossbert.display import Display
-from crossbert.files import sole_writer
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, hub_documents, local_documents, local_files
 from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer, train_tokenizer
 from frozenprobe.errors import DataError
+from frozenprobe.folders import sole_writer
 from frozenprobe.records.store import write_atomically
 
 FORMAT = 1

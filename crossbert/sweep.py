@@ -6,7 +6,6 @@ What is finished is not done again, what was interrupted goes on, and a run that
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from crossbert.swept import MEMBER, RESULT
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.engine.progress import PlainReporter, Reporter
 from frozenprobe.errors import FrozenprobeError, RecordError, SettingsError
+from frozenprobe.ranks import launched_count, launched_rank
 from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import GlueSettings, parse
 
@@ -113,7 +113,7 @@ def run_sweep(
         DataError: What is probed cannot be read.
         RecordError: The folder cannot be written.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launched_count() > 1:
         raise SettingsError("a sweep is started without torchrun; --launcher slurm gives each of its runs several GPUs")
     waiting = {job.member.name: job for job in jobs if not is_finished(job)}
     if len(waiting) < len(jobs):
@@ -174,7 +174,7 @@ def _train_and_probe(
     from crossbert.train import train
     from frozenprobe.suites.glue import run_glue
 
-    first = os.environ.get("RANK", "0") == "0"
+    first = launched_rank() == 0
     if first:
         _claim(job)
     torch.compiler.reset()  # compiled graphs of the run before are of no use, and their number is limited

@@ -28,7 +28,6 @@ from crossbert.checkpoint import Checkpoints, checkpoints, load_state, training_
 from crossbert.data import Batch, BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.display import Display
 from crossbert.distributed import Parallel, Ranks, parallelise, ranks
-from crossbert.files import sole_writer
 from crossbert.metrics import MetricsLog, Row, Speed, graphs, measured_peak, memory_bytes
 from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
@@ -36,6 +35,7 @@ from crossbert.reading import step_number
 from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
+from frozenprobe.folders import sole_writer
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import differences

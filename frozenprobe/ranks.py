@@ -26,6 +26,9 @@ Value = TypeVar("Value")
 _IDLE = timedelta(days=20)
 """A follower waits so long for work: the leader may be reading data or fitting probes. A leader that dies is noticed at once."""
 
+TRAINING_TIMEOUT = 1800.0
+"""Seconds that the ranks of a training wait for each other: one may be checking data or writing meanwhile."""
+
 _FAREWELL_SECONDS = 5.0
 _GOODBYE = b""
 
@@ -46,6 +49,20 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) if launched_count() > 1 else 0
 
 
+def own_gpu() -> int:
+    """The number of this process's own GPU among those that it sees: a launcher may show each rank only its own."""
+    import torch
+
+    return local_rank() if torch.cuda.device_count() > 1 else 0
+
+
+def rank() -> int:
+    """This process's number in torch's process group, 0 without one."""
+    import torch.distributed as dist
+
+    return dist.get_rank() if count() > 1 else 0
+
+
 def count() -> int:
     """How many ranks this process is one of: those of torch's process group, 1 without one."""
     import torch.distributed as dist
@@ -64,7 +81,7 @@ def from_first(compute: Callable[[], Value]) -> Value:
     import torch.distributed as dist
 
     found: list[Any] = [None, None]
-    if dist.get_rank() == 0:
+    if rank() == 0:
         try:
             found[0] = compute()
         except FrozenprobeError as error:
@@ -76,11 +93,12 @@ def from_first(compute: Callable[[], Value]) -> Value:
 
 
 @contextmanager
-def joined(timeout: float = 300.0) -> Generator[None]:
+def joined(timeout: float = 300.0, *, nccl: bool = False) -> Generator[None]:
     """Joins the ranks that a launcher started, for as long as the block runs; does nothing in a process of its own.
 
     Args:
-        timeout: Seconds to wait for the others.
+        timeout: Seconds to wait for the others, here and in what they do together.
+        nccl: Tensors on GPUs are summed over NCCL, each rank's on a GPU of its own; what is on CPUs goes over gloo as ever.
 
     Raises:
         RankError: The others did not come.
@@ -91,10 +109,10 @@ def joined(timeout: float = 300.0) -> Generator[None]:
     import torch
     import torch.distributed as dist
 
-    if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
-        torch.cuda.set_device(local_rank())
+    if own_gpu() < torch.cuda.device_count():
+        torch.cuda.set_device(own_gpu())
     try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:
         raise RankError(
             f"the {launched_count()} ranks that RANK and WORLD_SIZE speak of did not all come within {timeout:g} s "

@@ -25,8 +25,9 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{setting} = {written}")
         return
 
-    from rich.console import Console
     from rich.table import Table
+
+    from frozenprobe.reports.console import print_whole, terminal
 
     def shape(run: Published) -> str:
         model = run.model
@@ -59,8 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"{run.batch_tokens:,}",
             f"{run.learning_rate:.2e}",
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)
-    console.print(table)
+    console = terminal(room=180)
+    print_whole(table, console)
     console.print("tokens are processed positions: under complementary masking two for each token of the text")

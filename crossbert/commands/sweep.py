@@ -58,16 +58,13 @@ def run(arguments: argparse.Namespace) -> None:
             "--out DIR is required: every run has a folder there, and an interrupted sweep goes on from there"
         )
 
-    from rich.console import Console
-
     from crossbert.display import default_display
     from crossbert.sweep import plan, run_sweep
     from crossbert.swept import write_table
     from frozenprobe.engine.progress import default_reporter
+    from frozenprobe.reports.console import terminal
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)
+    console = terminal(room=180)
     jobs = plan(settings, arguments.out or Path("."))
     if arguments.dry_run:
         _print_plan(jobs, console)
@@ -131,6 +128,7 @@ def _print_plan(jobs: list, console: Any) -> None:
 
     from crossbert.scaling import count_parameters, paper_flops, positions_per_sequence
     from crossbert.swept import size
+    from frozenprobe.reports.console import print_whole
 
     table = Table(title=f"{len(jobs)} runs", title_justify="left")
     for column in ("run", "model"):
@@ -148,11 +146,13 @@ def _print_plan(jobs: list, console: Any) -> None:
             f"{settings.optimiser.learning_rate:.2e}",
             f"{settings.steps * settings.data.batch * paper_flops(settings.model):.2e}",
         )
-    console.print(table)
+    print_whole(table, console)
 
 
 def _print_table(frame: Any, console: Any) -> None:
     from rich.table import Table
+
+    from frozenprobe.reports.console import print_whole
 
     if frame.empty:
         return
@@ -174,4 +174,4 @@ def _print_table(frame: Any, console: Any) -> None:
             if name != "model"
         ]
         table.add_row(row["run"], row["model"], *cells)
-    console.print(table)
+    print_whole(table, console)

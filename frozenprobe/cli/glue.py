@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--out", type=Path, metavar="DIR", help="results folder; the same command resumes there")
     run.add_argument("--overwrite", action="store_true", help="drop what another run left in --out")
     run.add_argument(
-        "--dry-run", action="store_true", help="list tasks, rows, tokens and estimated time; write nothing"
+        "--dry-run",
+        action="store_true",
+        help="list tasks, rows, tokens and estimated time, and what --out holds already; write nothing",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but the table")
     add_options(parser, GlueSettings)
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     console = terminal()
     if arguments.dry_run:
         if ranks.launched_rank() == 0:
-            _print_forecast(forecast(settings), console)
+            _print_forecast(forecast(settings, arguments.out, overwrite=arguments.overwrite), console)
         return
     imported = time.perf_counter() - arguments.started
     with ranks.joined():
@@ -61,11 +63,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_forecast(forecasts: list, console: Console) -> None:
+    from frozenprobe.reports.console import print_whole
+
+    left = [task for task in forecasts if not task.finished]
     table = Table(title="what would be encoded", title_justify="left", show_footer=True)
-    table.add_column("task", footer="all")
-    table.add_column("rows", justify="right", footer=f"{sum(task.rows for task in forecasts):,}")
-    table.add_column("distinct tokens", justify="right", footer=f"{sum(task.tokens for task in forecasts):,}")
-    table.add_column("forward pass, about", justify="right", footer=f"{sum(task.seconds for task in forecasts):,.0f} s")
+    table.add_column("task", footer="all" if left == forecasts else f"the {len(left)} left of {len(forecasts)}")
+    table.add_column("rows", justify="right", footer=f"{sum(task.rows for task in left):,}")
+    table.add_column("distinct tokens", justify="right", footer=f"{sum(task.tokens for task in left):,}")
+    table.add_column("forward pass, about", justify="right", footer=f"{sum(task.seconds for task in left):,.0f} s")
     for task in forecasts:
-        table.add_row(task.task, f"{task.rows:,}", f"{task.tokens:,}", f"{task.seconds:,.0f} s")
-    console.print(table)
+        cost = ("-", "finished") if task.finished else (f"{task.tokens:,}", f"{task.seconds:,.0f} s")
+        table.add_row(task.task, f"{task.rows:,}", *cost, style="dim" if task.finished else "")
+    print_whole(table, console)

@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_forecast(forecasts: list, console: Console) -> None:
+    from frozenprobe.reports.console import print_whole
+
     unknown = sum(task.seconds is None for task in forecasts)
     total = sum(task.seconds or 0 for task in forecasts)
     table = Table(title="what would be encoded, in this order", title_justify="left", show_footer=True)
@@ -81,7 +83,7 @@ def _print_forecast(forecasts: list, console: Console) -> None:
         table.add_row(
             task.task, task.category, task.main_score, *counts, "?" if task.seconds is None else _duration(task.seconds)
         )
-    console.print(table)
+    print_whole(table, console)
 
 
 def _duration(seconds: float) -> str:

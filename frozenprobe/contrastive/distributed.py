@@ -6,50 +6,26 @@ world of 1.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
 
+from frozenprobe import ranks
+
 
 class Ranks:
-    """This process among those that torchrun started; a context manager that joins and leaves the group."""
+    """This process among those of the process group that it has joined (`frozenprobe.ranks`)."""
 
     def __init__(self) -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.local = int(os.environ.get("LOCAL_RANK", "0"))
-        self._joined = False
-
-    def __enter__(self) -> Self:
-        if self.world > 1 and torch.cuda.is_available():
-            torch.cuda.set_device(self.local)
-        if self.world > 1 and not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-            self._joined = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._joined:
-            dist.destroy_process_group()
+        self.world, self.rank = ranks.count(), ranks.rank()
 
     @property
     def leads(self) -> bool:
         """Whether this rank writes files and reports."""
         return self.rank == 0
-
-    def device(self, wish: str) -> str:
-        """The wish, with a GPU of its own for every rank of a machine."""
-        if self.world > 1 and torch.cuda.is_available() and wish in ("auto", "cuda"):
-            return f"cuda:{self.local}"
-        return wish
 
     def share(self, lengths: Int[np.ndarray, " m"]) -> Int[np.ndarray, " r"]:
         """The texts that this rank encodes, dealt by length so that all ranks have about as many tokens."""

@@ -11,15 +11,15 @@ results.json           scores with intervals; written last
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from frozenprobe.contrastive import checkpoint, results
@@ -42,6 +42,8 @@ from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
 from frozenprobe.features.extract import resolve_layer
+from frozenprobe.folders import sole_writer
+from frozenprobe.ranks import TRAINING_TIMEOUT, joined
 from frozenprobe.settings import parse
 
 ABOUT = "training.json"
@@ -100,14 +102,13 @@ def run_pooling(
     Raises:
         FrozenprobeError: Wrong input; found before any training wherever it can be.
     """
-    with Ranks() as ranks:
+    with joined(TRAINING_TIMEOUT, nccl=torch.cuda.is_available()):
+        ranks = Ranks()
         if not ranks.leads:
             on_progress, note = None, lambda line: None
         wanted = candidates(settings)
         _require_usable(out)
-        encoder = encoder or load_encoder(
-            settings.encoder.model_copy(update={"device": ranks.device(settings.encoder.device)})
-        )
+        encoder = encoder or load_encoder(settings.encoder)
         layer = resolve_layer(settings.layer, encoder.info)
         require_no_prompts(encoder, settings.prompts)
         trainable = _trainable(encoder) if settings.training.unfrozen else None
@@ -121,7 +122,7 @@ def run_pooling(
             note(line)
         _require_negatives(wanted, data)
         identity = _identity(settings, wanted, facts, data)
-        with _alone(out, ranks):
+        with sole_writer(out) if ranks.leads else nullcontext():
             if ranks.leads:
                 on_sound()
             if overwrite and ranks.leads:
@@ -158,26 +159,6 @@ def run_pooling(
                 results.finish(out, settings, training, scores, facts, identity, trainable)
             ranks.wait()
             return results.read(out, encoder, settings, facts["fingerprint"])
-
-
-@contextmanager
-def _alone(out: Path, ranks: Ranks) -> Generator[None]:
-    """Keeps a second training out of the folder; a kill gives it free.
-
-    Raises:
-        RecordError: Another process trains there.
-    """
-    if not ranks.leads:
-        yield
-        return
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecordError(f"another process trains in {out}; wait for it, or choose another --out") from None
-        except OSError:  # a file system without locks
-            pass
-        yield
 
 
 def _require_usable(out: Path) -> None:

@@ -70,14 +70,12 @@ class Tokenized:
     Attributes:
         ids: Token ids.
         offsets: Where each row starts; the last entry is the total.
-        special: True where a token was added by the tokenizer (`[CLS]`, `</s>`, ...).
         types: Token type ids, or None where the model takes none.
         full_lengths: Length of each row before truncation; larger than the row where it was cut.
     """
 
     ids: Int[np.ndarray, " total"]
     offsets: Int[np.ndarray, " n_plus_1"]
-    special: Bool[np.ndarray, " total"]
     types: Int[np.ndarray, " total"] | None
     full_lengths: Int[np.ndarray, " n"]
 
@@ -103,7 +101,6 @@ class Tokenized:
             self,
             ids=self.ids[source],
             offsets=np.concatenate([[0], ends]),
-            special=self.special[source],
             types=None if self.types is None else self.types[source],
             full_lengths=np.asarray(self.full_lengths)[rows],
         )

@@ -98,7 +98,7 @@ def resolve_device(wish: str) -> torch.device:
         gpus = torch.cuda.device_count()
         if place >= gpus > 1:
             raise EncoderError(f"there is no GPU for each rank: start {gpus} on this machine, or use --device cpu")
-        return torch.device("cuda", place if gpus > 1 else 0)  # a launcher may show each rank its own GPU only
+        return torch.device("cuda", ranks.own_gpu())
     if wish == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -25,7 +25,7 @@ from frozenprobe.errors import EncoderError
 CHUNK = 2048  # rows handed to the Rust side at once: enough to keep its threads busy, few enough to keep memory small
 SANE_LENGTH = 1_000_000  # tokenizers that know no limit say 1e30
 
-Row = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids, special-token marks, type ids
+Row = tuple[Sequence[int], Sequence[int]]  # ids, type ids
 
 
 class TextTokenizer:
@@ -78,7 +78,6 @@ class TextTokenizer:
         lengths = np.zeros(len(texts), dtype=np.int64)
         full_lengths = np.zeros(len(texts), dtype=np.int64)
         ids: list[np.ndarray] = []
-        special: list[np.ndarray] = []
         types: list[np.ndarray] = []
         for start in range(0, len(texts), CHUNK):
             end = min(start + CHUNK, len(texts))
@@ -98,9 +97,8 @@ class TextTokenizer:
             lengths[start:end] = [len(row[0]) for row in rows]
             total = int(lengths[start:end].sum())
             ids.append(_flat((row[0] for row in rows), total, np.int32))
-            special.append(_flat((row[1] for row in rows), total, np.bool_))
             if self.with_types:
-                types.append(_flat((row[2] for row in rows), total, np.int8))
+                types.append(_flat((row[1] for row in rows), total, np.int8))
         if len(empty := np.flatnonzero(lengths == 0)):
             raise EncoderError(
                 f"text {empty[0]} has no tokens: it is empty and the tokenizer adds none; drop it or replace it"
@@ -108,7 +106,6 @@ class TextTokenizer:
         return Tokenized(
             ids=_joined(ids, np.int32),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            special=_joined(special, np.bool_),
             types=_joined(types, np.int8) if self.with_types else None,
             full_lengths=full_lengths,
         )
@@ -142,7 +139,7 @@ class TextTokenizer:
         inputs: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = backend.encode_batch_fast(inputs)
         with_types = self.with_types
-        return [(e.ids, e.special_tokens_mask, e.type_ids if with_types else ()) for e in encodings]
+        return [(e.ids, e.type_ids if with_types else ()) for e in encodings]
 
     def _rows_slow(self, texts: list[str], pairs: list[str] | None, *, truncate: bool) -> list[Row]:
         if self.lower_case:
@@ -154,14 +151,13 @@ class TextTokenizer:
                 texts,
                 pairs,
                 padding=False,
-                return_special_tokens_mask=True,
                 return_token_type_ids=self.with_types,
                 return_attention_mask=False,
                 verbose=False,
                 **cut,
             )
         types = encoded["token_type_ids"] if self.with_types else [()] * len(texts)
-        return list(zip(encoded["input_ids"], encoded["special_tokens_mask"], types, strict=True))
+        return list(zip(encoded["input_ids"], types, strict=True))
 
     def _truncating(self) -> Tokenizer:
         """The copy that truncates, made when the first long text arrives."""

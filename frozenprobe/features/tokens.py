@@ -148,7 +148,6 @@ class KeptTokens:
                 chunk.keys,
                 kept.ids,
                 kept.offsets,
-                kept.special,
                 kept.full_lengths,
                 chunk.first_rows,
                 chunk.counts,

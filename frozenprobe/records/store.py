@@ -20,7 +20,7 @@ from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,6 +58,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+class _Mark(NamedTuple):
+    """Tells a file from what it was before."""
+
+    name: str
+    size: int
+    changed: int
+
+
 class RunStore:
     """One run's folder, open for writing.
 
@@ -82,6 +90,7 @@ class RunStore:
         """
         self.folder = folder
         self.damaged: list[str] = []
+        self._seen: dict[_Mark, UnitKey | None] = {}
         old = require_free(folder, manifest["identity"], overwrite=overwrite, beside=beside)
         with _in_one_line(folder):
             if old is not None:
@@ -96,13 +105,30 @@ class RunStore:
 
     def _set_damaged_aside(self) -> None:
         """Renames damaged units, so that they are told of once; what they held is computed again."""
-        self.damaged = read_units(self.folder)[1]
+        self._look()
+        self.damaged = sorted(mark.name for mark, key in self._seen.items() if key is None)
         for name in self.damaged:
             (self.folder / "units" / name).replace(self.folder / "units" / f"{name}.damaged")
 
     def finished(self) -> set[UnitKey]:
-        """The units that are done, found anew at each call so that a second process is noticed."""
-        return {unit.key for unit in read_units(self.folder)[0]}
+        """The units that are done, looked for anew at each call so that a second process is noticed."""
+        self._look()
+        return {key for key in self._seen.values() if key is not None}
+
+    def _look(self) -> None:
+        """Notes which unit each file holds, None where it is damaged; a file is read again only where it has changed."""
+        seen: dict[_Mark, UnitKey | None] = {}
+        for file in self.folder.glob("units/*.parquet"):
+            try:
+                status = file.stat()
+                mark = _Mark(file.name, status.st_size, status.st_mtime_ns)
+                if mark not in self._seen:
+                    unit = _read_unit(file, headline_only=True)
+                    self._seen[mark] = None if unit is None else unit.key
+            except FileNotFoundError:  # another process replaced the run meanwhile
+                continue
+            seen[mark] = self._seen[mark]
+        self._seen = seen
 
     def write(self, unit: Unit, timings: dict[str, float]) -> None:
         """Adds a finished unit.
@@ -199,23 +225,34 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
     damaged = []
     for file in sorted(folder.glob("units/*.parquet")):
         try:
-            content = file.read_bytes()
+            unit = _read_unit(file, headline_only=headline_only)
         except FileNotFoundError:  # another process replaced the run meanwhile
             continue
-        except OSError:  # a folder, or not for us to read
-            content = b""
-        if _content_id(content) != file.stem:
+        if unit is None:
             damaged.append(file.name)
-            continue
-        parquet = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
-        about = json.loads(parquet.metadata.metadata[METADATA_KEY])
-        key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE, None)
-        if headline_only and headline is not None:  # the first records have none in their footer
-            rows = [{**EMPTY_ROW, **row} for row in headline]
         else:
-            rows = parquet.read(use_threads=False).to_pylist()
-        units.setdefault(key, Unit(key, about.pop("title"), about, rows))
+            units.setdefault(unit.key, unit)
     return list(units.values()), damaged
+
+
+def _read_unit(file: Path, *, headline_only: bool) -> Unit | None:
+    """The unit that a file holds, or None where it is damaged."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError:  # a folder, or not for us to read
+        return None
+    if _content_id(content) != file.stem:
+        return None
+    parquet = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    about = json.loads(parquet.metadata.metadata[METADATA_KEY])
+    key, headline = UnitKey(**about.pop("key")), about.pop(HEADLINE, None)
+    if headline_only and headline is not None:  # the first records have none in their footer
+        rows = [{**EMPTY_ROW, **row} for row in headline]
+    else:
+        rows = parquet.read(use_threads=False).to_pylist()
+    return Unit(key, about.pop("title"), about, rows)
 
 
 def read_timings(folder: Path) -> Iterator[dict[str, Any]]:

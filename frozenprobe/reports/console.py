@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
+from rich.text import Text, TextType
 
 from frozenprobe.records.reading import Run
 from frozenprobe.reports.comparison import Comparison
@@ -23,10 +23,39 @@ STYLES = {"honest": "", "paper": "cyan"}  # of a protocol's scores; dim otherwis
 LEVEL_OF_DOUBT = 0.05  # a difference with a larger p is printed dim
 
 
-def terminal() -> Console:
+def terminal(room: int = 160) -> Console:
     """The terminal, or whatever the output goes to: a file or a pipe has room for wide tables."""
     fixed = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(markup=False, width=None if fixed else 160)
+    return Console(markup=False, width=None if fixed else room)
+
+
+def print_whole(table: Table, console: Console) -> None:
+    """Prints a table of which nothing is cut off: one that is too wide as several, each with the first column in front."""
+    first, *others = table.columns
+    title = table.title
+    while others:
+        taken = len(others)
+        while taken > 1 and not _fits(_part(table, [first, *others[:taken]], title), console):
+            taken -= 1
+        part = _part(table, [first, *others[:taken]], title)
+        if not _fits(part, console):
+            for column in part.columns:
+                column.overflow = "fold"
+        console.print(part)
+        others, title = others[taken:], None
+
+
+def _part(table: Table, columns: Sequence[Column], title: TextType | None) -> Table:
+    """The same rows with some of the columns."""
+    part = Table(
+        *(column.copy() for column in columns),
+        title=title,
+        title_justify=table.title_justify,
+        show_footer=table.show_footer,
+    )
+    for row, *cells in zip(table.rows, *(column.cells for column in columns), strict=True):
+        part.add_row(*cells, style=row.style, end_section=row.end_section)
+    return part
 
 
 def print_run(run: Run, console: Console) -> None:
@@ -120,10 +149,14 @@ def _print_headline(run: Run, console: Console) -> None:
 def _print_if_it_fits(tables: Sequence[Table], console: Console) -> bool:
     """Prints the first table that is narrow enough."""
     for table in tables:
-        if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
+        if _fits(table, console):
             console.print(table)
             return True
     return False
+
+
+def _fits(table: Table, console: Console) -> bool:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
 
 
 def _by_probe(run: Run, rows: Sequence[SummaryRow], on_one_line: bool) -> Table:
@@ -160,17 +193,20 @@ def _headline_table(run: Run, form: str = "") -> Table:
     encoder = run.manifest["encoder"]
     trainings = sorted({unit.key.training for unit in run.units}, reverse=True) or ["frozen"]
     caption = f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens"
+    probes = run.manifest.get("settings", {}).get("probes", {})
+    if (most := probes.get("max_evaluated", "all")) != "all":
+        caption += f", at most {most} rows scored per split"
     if "frozen" in trainings:
         caption += (
-            f", at most {run.manifest['settings']['probes']['max_train']} train rows; "
+            f", {_train_rows(probes['max_train'])}; "
             "honest: chosen inside train; paper: best on the reported split, so optimistic"
         )
-    if seeds := sorted(
-        {len(unit.about["finetune"]["seeds"]) for unit in run.units if unit.key.training == "finetuned"}
-    ):
+    # The manifest is of the run that began the folder; the units know how they were finetuned.
+    finetunings = [unit.about["finetune"] for unit in run.units if unit.key.training == "finetuned"]
+    for most, seeds in dict.fromkeys((about["settings"]["max_train"], len(about["seeds"])) for about in finetunings):
         caption += (
-            f"; finetuned: every weight trained, mean over {' or '.join(map(str, seeds))} seeds, and the best epoch is "
-            "the best on the reported split"
+            f"; finetuned: every weight trained on {_train_rows(most)}, mean over {seeds} seed{'s' * (seeds > 1)}; last epoch: "
+            "chooses nothing; best epoch: best on the reported split, so optimistic"
         )
     return Table(
         title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, {' and '.join(trainings)}: "
@@ -179,6 +215,10 @@ def _headline_table(run: Run, form: str = "") -> Table:
         title_justify="left",
         caption_justify="left",
     )
+
+
+def _train_rows(most: int | str) -> str:
+    return "all train rows" if most == "all" else f"at most {most} train rows"
 
 
 def _print_views(run: Run, console: Console) -> None:

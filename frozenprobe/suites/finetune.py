@@ -227,11 +227,11 @@ def _score(
             value = float(values[number, epoch])
             add(split, metrics[0], "grid", value, np.empty(0), is_headline=False, draw=seeds[number], epoch=epoch + 1)
         for protocol, chosen in (("honest", [epochs - 1] * len(seeds)), ("paper", [int(best(row)) for row in values])):
+            again = [np.full(bootstrap.replicates, epoch) for epoch in chosen]
             for j, metric in enumerate(metrics):
-                reselects = protocol == "paper" and j == 0
-                value, replicates = _mean_over_seeds(
-                    metric, labels, grids, chosen, bootstrap, drawn, reselects=reselects
-                )
+                if protocol == "paper" and j == 0:  # it selects again, by the headline metric, in every resample
+                    again = [best(bootstrap.values(metric, labels, grid)) for grid in grids]
+                value, replicates = _mean_over_seeds(metric, labels, grids, chosen, again, bootstrap, drawn)
                 epoch = epochs if protocol == "honest" else None
                 add(split, metric, protocol, value, replicates, is_headline=i == 0 and j == 0, epoch=epoch)
             for number, epoch in enumerate(chosen):
@@ -246,19 +246,16 @@ def _mean_over_seeds(
     labels: Shaped[np.ndarray, " m"],
     grids: Sequence[Shaped[np.ndarray, "epochs m"]],
     chosen: Sequence[int],
+    again: Sequence[Int[np.ndarray, " b"]],
     bootstrap: Bootstrap,
     drawn: Int[np.ndarray, "b s"],
-    *,
-    reselects: bool,
 ) -> tuple[float, Float[np.ndarray, " b"]]:
-    """The mean over seeds of the chosen epochs, and its replicates, in each of which seeds and rows are drawn anew."""
+    """The mean over seeds of the chosen epochs, and its replicates, in each of which seeds and rows are drawn anew.
+
+    `again` names, for each seed, the epoch that is chosen in each resample.
+    """
     values = [metric(labels, grid[epoch]) for grid, epoch in zip(grids, chosen, strict=True)]
-    if reselects:
-        resampled = [bootstrap.values(metric, labels, grid).max(axis=1) for grid in grids]
-    else:
-        resampled = [
-            bootstrap.values(metric, labels, grid[epoch][None]).ravel()
-            for grid, epoch in zip(grids, chosen, strict=True)
-        ]
-    by_seed = np.stack(resampled, axis=1)
+    by_seed = np.stack(
+        [bootstrap.chosen(metric, labels, grid, rows) for grid, rows in zip(grids, again, strict=True)], axis=1
+    )
     return float(np.mean(values)), np.take_along_axis(by_seed, drawn, axis=1).mean(1)

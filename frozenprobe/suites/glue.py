@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from frozenprobe.features.tokens import KeptTokens
 from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
-from frozenprobe.records.store import RunStore, read_units
+from frozenprobe.records.store import RunStore, read_units, require_free
 from frozenprobe.reports.csv import write_csv
 from frozenprobe.settings import FeatureSettings, GlueSettings, parse
 from frozenprobe.tasks.base import TaskData
@@ -52,12 +52,14 @@ class Forecast:
         rows: Inputs to be encoded.
         tokens: Their tokens, each distinct input counted once.
         seconds: Estimated time of the forward pass, from a measured sample.
+        finished: It is done already and costs nothing; tokens and seconds are 0.
     """
 
     task: str
     rows: int
     tokens: int
     seconds: float
+    finished: bool = False
 
 
 def run_glue(
@@ -122,7 +124,7 @@ def _evaluate(
         views = _views(settings, encoder)
         manifest = _manifest(settings, encoder)
         store = RunStore(out, manifest, overwrite=overwrite)
-        _require_same_rows(store, tasks)
+        _require_same_rows(out, read_units(out)[0], tasks)
         store.update(encoder=manifest["encoder"])  # it may have been given another name
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
@@ -180,27 +182,56 @@ def _finetunings(
     return [PlannedUnit(rows.key, str(rows.key), partial(finetune_task, start, rows, settings)) for rows in tasks]
 
 
-def forecast(settings: GlueSettings, *, encoder: Encoder | None = None, sample_rows: int = 512) -> list[Forecast]:
+def forecast(
+    settings: GlueSettings,
+    out: Path | None = None,
+    *,
+    encoder: Encoder | None = None,
+    overwrite: bool = False,
+    sample_rows: int = 512,
+) -> list[Forecast]:
     """What an evaluation would encode and how long its forward passes would take; writes nothing.
 
     The rate comes from encoding a spread-out sample of the rows.
+
+    Args:
+        settings: What would be measured.
+        out: The run's folder, whose finished tasks are not encoded again.
+        encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        overwrite: What is finished would be dropped.
+        sample_rows: How many rows the sample has, about.
+
+    Raises:
+        FrozenprobeError: Wrong input, a folder that belongs to another run included.
     """
     tasks = read_tasks(settings)
     encoder = encoder or load_encoder(settings.encoder)
     views = _views(settings, encoder)
-    counted = []
+    held: list[Unit] = []
+    if out is not None:
+        old = require_free(out, _manifest(settings, encoder)["identity"], overwrite=overwrite)
+        held = read_units(out)[0] if old is not None else []
+        _require_same_rows(out, held, tasks)
+    finished = {unit.key for unit in held}
+    lines: list[Forecast] = []
+    encoded: list[Inputs] = []
     for rows in tasks:
         inputs = rows.inputs
         assert not isinstance(inputs, KeptTokens)  # they were just read
+        lines.append(Forecast(str(rows.key), sum(map(len, inputs)), 0, 0.0, finished=rows.key in finished))
+        if rows.key in finished:
+            continue
         distinct = sorted({row for part in inputs for row in zip(part.texts, part.pairs or part.texts, strict=True)})
         joint = inputs[0].pairs is not None
         merged = Inputs([row[0] for row in distinct], [row[1] for row in distinct] if joint else None)
-        tokens = int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum())
-        counted.append((str(rows.key), sum(map(len, inputs)), tokens, merged))
-    sample = [_thin(merged, max(1, sample_rows // len(counted))) for *_, merged in counted]
+        encoded.append(merged)
+        lines[-1] = replace(lines[-1], tokens=int(encoder.tokenize(merged.texts, merged.pairs).lengths.sum()))
+    if not encoded:
+        return lines
+    sample = [_thin(merged, max(1, sample_rows // len(encoded))) for merged in encoded]
     report = extract(encoder, sample, views, settings.features, cache=None)[0].report
     rate = report.tokens / report.seconds["forward"]
-    return [Forecast(task, rows, tokens, tokens / rate) for task, rows, tokens, _ in counted]
+    return [replace(line, seconds=line.tokens / rate) for line in lines]
 
 
 def evaluate_glue(
@@ -277,18 +308,18 @@ def read_tasks(settings: GlueSettings) -> list[TaskRows]:
     ]
 
 
-def _require_same_rows(store: RunStore, tasks: Sequence[TaskRows]) -> None:
+def _require_same_rows(folder: Path, held: Sequence[Unit], tasks: Sequence[TaskRows]) -> None:
     """Refuses to go on where a finished task was scored on other rows than those that are there now.
 
     Raises:
         RecordError: The data has changed.
     """
-    known = {unit.key: unit for unit in read_units(store.folder)[0]}
+    known = {unit.key: unit for unit in held}
     for rows in tasks:
         unit = known.get(rows.key)
         if unit is not None and unit.about["digests"] != rows.about["digests"]:
             raise RecordError(
-                f"{store.folder} holds {unit.title} scored on other rows than its data has now; choose another --out "
+                f"{folder} holds {unit.title} scored on other rows than its data has now; choose another --out "
                 "or --overwrite"
             )
 

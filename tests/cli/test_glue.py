@@ -140,6 +140,36 @@ def test_dry_run_lists_tasks_rows_and_tokens_and_writes_nothing(tiny_bert, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_dry_run_estimates_only_what_is_not_finished(finished, tiny_bert, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "part"
+    shutil.copytree(finished, out)
+    units = {unit.key.task: unit for unit in read_run(out).units}
+    (lost,) = [file for file in out.glob("units/*") if b'"task": "builtin-sentiment"' in file.read_bytes()]
+    lost.unlink()
+    before = sorted(out.rglob("*"))
+
+    def lines(*options):
+        assert glue("--ckpt", tiny_bert, "--out", out, "--dry-run", *options) == 0
+        output = capsys.readouterr().out
+        return {line.split()[1]: line for line in output.splitlines() if line.startswith("│")}, output
+
+    told, output = lines()
+    assert {task for task in units if "finished" in told[task]} == set(units) - {"builtin-sentiment"}
+    assert "the 1 left of 5" in output
+    total = output.splitlines()[-2].split()
+    assert told["builtin-sentiment"].split()[3:6:2] == total[7:10:2]  # rows and tokens
+    assert "finished" not in lines("--overwrite")[1]
+    assert sorted(out.rglob("*")) == before
+    assert glue("--ckpt", tiny_bert, "--out", finished, "--dry-run") == 0
+    assert "the 0 left of 5" in capsys.readouterr().out
+
+
+def test_dry_run_refuses_the_folder_that_a_run_would_refuse(finished, tiny_bert, capsys):
+    assert glue("--ckpt", tiny_bert, "--out", finished, "--dry-run", "--seed", "9") == 2
+    assert "holds a different run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 
 from frozenprobe.cli.main import main
@@ -28,10 +29,11 @@ def mteb(*argv):
     return exit_.value.code
 
 
+@pytest.mark.parametrize("columns", [80, 160])
 def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
-    tiny_bert, copies, tmp_path, capsys, monkeypatch
+    tiny_bert, copies, tmp_path, capsys, monkeypatch, columns
 ):
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", str(columns))
     options = ["--tasks", TASKS, "--data-dir", copies, "--no-cache", "--out", tmp_path / "run"]
     assert mteb("--ckpt", tiny_bert, *options, "--dry-run") == 0
     output = capsys.readouterr().out
@@ -39,6 +41,8 @@ def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
     assert order == sorted(order)
     for word in ("Reranking", "map_at_1000", "cosine_spearman", "4 tasks", "7,798,"):
         assert word in output
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= columns
     assert not (tmp_path / "run").exists()
 
 
@@ -132,6 +136,35 @@ def test_a_kill_in_the_middle_of_the_list_loses_the_task_in_progress_and_nothing
     assert f"{len(finished)} of 4 tasks were finished before" in error
     assert set(finished) < set(out.glob("units/*.parquet"))
     assert record(out) == record(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_ranks_give_the_scores_of_one_process(tiny_bert, copies, tmp_path):
+    tasks = "BIOSSES,SciFact"
+    options = ["--ckpt", tiny_bert, "--tasks", tasks, "--data-dir", copies, "--no-cache", "--no-export"]
+    options += ["--tokens-per-batch", "1024"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    outputs = []
+    for launcher, out in (([], "one"), (torchrun, "two")):
+        command = [sys.executable, *launcher, "-m", "frozenprobe", "mteb", *options, "--out", tmp_path / out]
+        done = subprocess.run(list(map(str, command)), env=environment, timeout=550, check=False, **pipes)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done)
+    assert outputs[1].stdout.count("BIOSSES") == outputs[0].stdout.count("BIOSSES") > 0  # one rank speaks
+    assert outputs[1].stderr.count("[2/2]") == 1
+
+    def scores(out):
+        frame = read_run(out).scores()
+        return frame.set_index(["task", "split", "metric"])["value"].sort_index()
+
+    one, two = scores(tmp_path / "one"), scores(tmp_path / "two")
+    assert {task for task, *_ in one.index} == {f"{task}-subset" for task in tasks.split(",")}
+    pd.testing.assert_series_equal(one, two, rtol=0, atol=1e-6)
+    for unit in read_run(tmp_path / "two").units:
+        assert unit.about["extraction"]["encoded"] > 0
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A training as a whole: it learns, repeats itself, resumes bit for bit, and shares one forward pass in a sweep."""
 
 import json
+import socket
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 import frozenprobe
 from frozenprobe.contrastive.run import train_pooler
 from frozenprobe.contrastive.saving import load_pooler
-from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError, SettingsError
+from frozenprobe.errors import EncoderError, FrozenprobeError, RankError, RecordError, SettingsError
 
 QUICK = {"batch_size": 16, "lr": 3e-3, "checkpoint_every": 3, "token_budget": 200}
 
@@ -238,7 +239,7 @@ def test_before_a_first_checkpoint_other_settings_may_take_the_folder(train):
 def test_a_second_process_is_kept_out(train, fake, tmp_path):
     def intrude(progress):
         if progress.step == 2:
-            with pytest.raises(RecordError, match="another process trains in"):
+            with pytest.raises(RecordError, match="another process is writing to"):
                 train("out")
 
     train("out", on_progress=intrude)
@@ -403,3 +404,14 @@ def test_wrong_input_is_one_line_and_leaves_nothing(train, tmp_path, settings, e
         train("out", **settings)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_do_not_come_are_one_line(train, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("frozenprobe.contrastive.run.TRAINING_TIMEOUT", 1.0)
+    with pytest.raises(RankError, match="did not all come within 1 s"):
+        train()

@@ -18,9 +18,17 @@ def run(module, *words):
     module.run(parser.parse_args(list(words)))
 
 
-def test_configs_lists_every_run_with_what_is_printed_and_what_is_counted(capsys):
+@pytest.mark.parametrize("columns", [50, 80, None])
+def test_configs_lists_every_run_with_what_is_printed_and_what_is_counted(capsys, monkeypatch, columns):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
     run(configs)
     out = capsys.readouterr().out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= (columns or 180)
+    assert out.count("│ bert-77m ") == {50: 7, 80: 3, None: 1}[columns]
     for name in NAMED:
         assert name in out
     for text in (

@@ -153,14 +153,18 @@ def test_wrong_input_is_one_line_and_nothing_is_trained(words, message, tiny_con
     assert "--out DIR is required" in capsys.readouterr().err
 
 
-def test_a_sweep_from_a_file_and_what_is_typed_over_it(tiny_config, tmp_path, capsys):
+def test_a_sweep_from_a_file_and_what_is_typed_over_it(tiny_config, tmp_path, capsys, monkeypatch):
     file = tmp_path / "mine.toml"
     file.write_text(
         f'config = "{tiny_config}"\ncheckpoints = "none"\n[train]\nsteps = 5\noptimiser.warmup_steps = 1\n'
         "[axes]\nmodel.mask_ratio = [0.25, 0.5]\n[axes.rate]\nlow = {optimiser.learning_rate = 1e-4}\nsame = {}\n"
     )
+    monkeypatch.setenv("COLUMNS", "60")
     assert sweep(file, "--dry-run") == 0
-    assert "4 runs" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "4 runs" in printed
+    assert "FLOPs, eq. 7 and 8" in printed
+    assert "…" not in printed
     out = tmp_path / "out"
     assert sweep(file, "--set", "steps=3", "model.mask_ratio=0.4", "--out", out, "--quiet") == 0
     runs = read_sweeps([out])
@@ -234,10 +238,13 @@ def test_a_job_under_way_is_awaited_and_one_that_fails_is_named(submitit, tmp_pa
     assert json.loads((tmp_path / "jobs.json").read_text()) == {"a": "7", "b": "1", "c": "2"}
 
 
-def test_a_sweep_is_not_started_under_torchrun(command, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert sweep(*command[1]) == 2
-    assert "without torchrun" in capsys.readouterr().err
+def test_a_sweep_is_not_started_under_torchrun(command):
+    launcher = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    launcher["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    words = [sys.executable, "-m", "crossbert", "sweep", *map(str, command[1])]
+    done = subprocess.run(words, env=os.environ | launcher, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "without torchrun" in done.stderr
 
 
 def test_processes_through_submitit_itself(command):

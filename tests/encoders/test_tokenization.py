@@ -46,9 +46,6 @@ class SlowTokenizer(tf.PreTrainedTokenizer):
     def create_token_type_ids_from_sequences(self, first, second=None):
         return [0] * (len(first) + 2) + ([1] * (len(second) + 1) if second else [])
 
-    def get_special_tokens_mask(self, first, second=None, already_has_special_tokens=False):
-        return [1] + [0] * len(first) + [1] + ([0] * len(second) + [1] if second else [])
-
     def save_vocabulary(self, folder, filename_prefix=None):
         return ()
 
@@ -67,11 +64,9 @@ def test_equals_the_tokenizer_itself(kind, side, paired):
     pairs = ["a probe", "short", LONG, LONG, LONG, "c"] if paired else None
     with_types = kind in ("wordpiece", "slow")
     ours = TextTokenizer(tokenizer, 20, with_types=with_types).encode(texts, pairs)
-    reference = {"return_special_tokens_mask": True, "return_token_type_ids": with_types}
-    right = tokenizer(texts, pairs, truncation=True, max_length=20, **reference)
-    whole = tokenizer(texts, pairs, truncation=False, **reference)
+    right = tokenizer(texts, pairs, truncation=True, max_length=20, return_token_type_ids=with_types)
+    whole = tokenizer(texts, pairs, truncation=False)
     assert [row.tolist() for row in np.split(ours.ids, ours.offsets[1:-1])] == right["input_ids"]
-    assert ours.special.astype(int).tolist() == [mark for row in right["special_tokens_mask"] for mark in row]
     assert ours.full_lengths.tolist() == [len(row) for row in whole["input_ids"]]
     assert ours.truncated.tolist() == [len(row) > 20 for row in whole["input_ids"]]
     assert ours.truncated.any()
@@ -108,13 +103,6 @@ def test_no_texts():
     ours = TextTokenizer(tiny.wordpiece(), 24, with_types=True).encode([])
     assert len(ours) == 0
     assert ours.offsets.tolist() == [0]
-
-
-def test_marks_only_what_the_tokenizer_added():
-    ours = TextTokenizer(tiny.wordpiece(), 24, with_types=True).encode(["the [SEP] fox"])
-    assert ours.ids.tolist().count(3) == 2
-    assert ours.special.sum() == 2
-    assert not ours.special[ours.ids.tolist().index(3)]
 
 
 def test_lower_case_leaves_special_tokens_alone():

@@ -239,7 +239,7 @@ def test_rows_are_taken_along_with_all_that_belongs_to_them():
     for position, row in enumerate((2, 0)):
         start, end = some.offsets[position], some.offsets[position + 1]
         original = slice(tokens.offsets[row], tokens.offsets[row + 1])
-        for name in ("ids", "types", "special"):
+        for name in ("ids", "types"):
             np.testing.assert_array_equal(getattr(some, name)[start:end], getattr(tokens, name)[original])
     assert some.full_lengths.tolist() == [tokens.full_lengths[2], tokens.full_lengths[0]]
     assert len(tokens.take(np.array([], dtype=int))) == 0

@@ -2,6 +2,7 @@ import pytest
 
 from frozenprobe.engine.progress import PlainReporter
 from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.records import store as store_module
 from frozenprobe.records.reading import read_run
 from frozenprobe.records.schema import Unit, UnitKey
 from frozenprobe.records.store import RunStore
@@ -47,6 +48,24 @@ def test_a_damaged_unit_is_reported_and_computed_again(tmp_path):
     assert len(again) == 1
     assert f"note: {file.name} is damaged; its task is computed again" in lines
     assert f"{again[0]}: beware of {again[0]}" in read_run(tmp_path).warnings()
+
+
+def test_each_units_file_is_read_once_however_many_there_are(tmp_path, monkeypatch):
+    reads: list[str] = []
+    read = store_module._read_unit
+
+    def counted(file, **options):
+        reads.append(file.name)
+        return read(file, **options)
+
+    monkeypatch.setattr(store_module, "_read_unit", counted)
+    store = RunStore(tmp_path, MANIFEST)
+    run_units(plan([]), store, PlainReporter(lambda _: None))
+    assert len(store.finished()) == len(TASKS)
+    assert len(reads) == len(set(reads)) == len(TASKS)
+    reads.clear()
+    run_units(plan([]), RunStore(tmp_path, MANIFEST), PlainReporter(lambda _: None))
+    assert len(reads) == len(TASKS)
 
 
 def test_a_unit_that_a_second_run_finished_meanwhile_is_not_written_twice(tmp_path):

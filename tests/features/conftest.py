@@ -94,7 +94,6 @@ class FakeEncoder:
         tokens = Tokenized(
             ids,
             offsets,
-            ids == START,
             np.array([kind for row in types for kind in row], dtype=np.int64),
             np.array(full, dtype=np.int64),
         )

@@ -105,6 +105,19 @@ def test_a_damaged_unit_is_named_and_left_out(tmp_path, damage):
     assert read_run(tmp_path).damaged == RunStore(tmp_path, manifest()).damaged == []
 
 
+def test_a_unit_that_is_damaged_or_goes_while_the_run_is_open_is_noticed(tmp_path):
+    store = RunStore(tmp_path, manifest())
+    store.write(make_unit("cola"), {})
+    (file,) = tmp_path.glob("units/*.parquet")
+    store.write(make_unit("rte"), {})
+    assert {key.task for key in store.finished()} == {"cola", "rte"}
+    file.write_bytes(file.read_bytes()[:-9])
+    assert {key.task for key in store.finished()} == {"rte"}
+    for other in tmp_path.glob("units/*.parquet"):
+        other.unlink()
+    assert store.finished() == set()
+
+
 def test_a_unit_that_cannot_be_read_is_damaged(tmp_path):
     RunStore(tmp_path, manifest())
     (tmp_path / "units" / "0000.parquet").mkdir(parents=True)

@@ -5,15 +5,20 @@ import random
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from frozenprobe.cli.main import main
 from frozenprobe.encoders.registry import load_encoder
+from frozenprobe.engine.evaluate import task_seed
 from frozenprobe.errors import ProbeError, RecordError, SettingsError
 from frozenprobe.metrics import METRICS
 from frozenprobe.records.reading import read_run
-from frozenprobe.settings import EncoderSettings, FinetuneSettings, parse
+from frozenprobe.settings import EncoderSettings, FinetuneSettings, GlueSettings, parse
+from frozenprobe.statistics.bootstrap import Bootstrap
+from frozenprobe.suites import finetune
 from frozenprobe.suites.finetune import recipe_for
 from frozenprobe.suites.glue import evaluate_glue
+from frozenprobe.tasks.registry import resolve
 
 PROBES = {"max_train": 60, "regimes": "10", "draws": 1, "bootstrap": 40}
 FINETUNE = {"seeds": (3, 5), "epochs": 2, "learning_rate": 3e-3, "max_train": 64}
@@ -98,6 +103,36 @@ def test_scores_are_means_over_seeds_of_the_stored_predictions(finished):
         assert headline["paper"] == pytest.approx(np.mean([max(grid[seed, 1], grid[seed, 2]) for seed in (3, 5)]))
 
 
+def test_the_best_epochs_interval_follows_the_same_choice_in_every_metric():
+    """As for the frozen probes: each resample chooses its epoch by the headline metric, and every metric is of that epoch."""
+    (spec,) = resolve(["builtin-acceptability"], "builtin")
+    dice = np.random.default_rng(0)
+    labels = dice.integers(2, size=80)
+    # A cautious, a balanced and a bold epoch: which is best by Matthews changes with the resample.
+    epochs = np.stack([np.where(dice.random(80) < 0.6, labels, answer) for answer in (0, dice.integers(2, size=80), 1)])
+    settings = parse(
+        GlueSettings,
+        {"encoder": {"ckpt": "x"}, "unfrozen": True, "probes": {"bootstrap": 200}, "finetune": {"seeds": (1,)}},
+    )
+    result = finetune._score(spec, [("train", labels), ("dev", labels)], [[epochs]], settings)
+    low, high = {}, {}
+    for score in result.scores:
+        if score.protocol == "paper":
+            low[score.metric], high[score.metric] = score.low, score.high
+
+    expected, chosen = {"matthews": [], "accuracy": []}, set()
+    for weights in np.concatenate(list(Bootstrap(80, 200, task_seed(settings.probes.seed, spec)).weights())):
+        rows = np.repeat(np.arange(80), weights.astype(int))
+        values = [matthews_corrcoef(labels[rows], answers[rows]) for answers in epochs]
+        best = int(np.flatnonzero(np.isclose(values, max(values)))[-1])
+        chosen.add(best)
+        expected["matthews"].append(values[best])
+        expected["accuracy"].append(accuracy_score(labels[rows], epochs[best][rows]))
+    assert len(chosen) > 1
+    for metric, values in expected.items():
+        assert (low[metric], high[metric]) == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])))
+
+
 def test_the_recipe_is_recorded(finished):
     about = next(unit.about for unit in read_run(finished).units if unit.key.training == "finetuned")
     assert about["finetune"]["recipe"] == {
@@ -121,6 +156,9 @@ def test_frozen_and_finetuned_stand_in_one_table(finished, capsys):
     for line in ("linear, honest", "finetuned, last epoch", "finetuned, best epoch"):
         assert line in output
     assert (finished / "summary.csv").read_text().count("finetune") == 2
+    caption = " ".join(output.split())
+    assert "at most 60 train rows; honest: chosen inside train" in caption
+    assert "finetuned: every weight trained on at most 64 train rows, mean over 2 seeds; last epoch: chooses" in caption
 
 
 def test_a_second_run_trains_nothing_and_another_recipe_is_refused(finished, tiny_bert, monkeypatch):
@@ -179,7 +217,5 @@ def test_recipes_differ_by_the_number_of_rows():
 
 
 def test_pairs_apart_are_refused():
-    from frozenprobe.settings import GlueSettings
-
     with pytest.raises(SettingsError, match="--pair-form joint"):
         parse(GlueSettings, {"encoder": {"ckpt": "x"}, "unfrozen": True, "pair_form": "both"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -95,7 +94,7 @@ def require_one_process() -> None:
     Raises:
         SettingsError: There are.
     """
-    if max(ranks.count(), int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if max(ranks.count(), ranks.launched_count()) > 1:
         raise SettingsError("under torchrun, train with `frozenprobe pool`, then run mteb with --pooler FOLDER")
 
 

@@ -12,7 +12,9 @@ from frozenprobe.errors import RecordError
 
 @contextmanager
 def sole_writer(folder: Path) -> Generator[None]:
-    """Holds a folder for this process; a kill releases it.
+    """Holds a folder for this process, which makes it where it is not there; a kill releases it.
+
+    On a file system without locks nobody is kept out.
 
     Raises:
         RecordError: Another process writes there, or the folder cannot be written.
@@ -25,6 +27,8 @@ def sole_writer(folder: Path) -> Generator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RecordError(f"another process is writing to {folder}") from None
+        except BlockingIOError:
+            raise RecordError(f"another process is writing to {folder}; wait for it, or choose another --out") from None
+        except OSError:  # a file system without locks
+            pass
         yield

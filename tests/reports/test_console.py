@@ -1,0 +1,40 @@
+"""What stands below the printed table of a run."""
+
+from dataclasses import replace
+
+import pytest
+
+from frozenprobe.cli.main import main
+from tests.reports.runs import PROBES, make_run, make_unit
+
+
+def finetuned(task, *, max_train, seeds):
+    unit = make_unit(task, 0.9, finetune={"settings": {"max_train": max_train}, "seeds": seeds})
+    unit.key = replace(unit.key, training="finetuned")
+    for row in unit.rows:
+        if row.get("probe") == "ridge":
+            row["probe"] = "finetune"
+    return unit
+
+
+@pytest.mark.parametrize(
+    ("max_train", "seeds", "told"),
+    [
+        ("all", [0], "every weight trained on all train rows, mean over 1 seed; last epoch: chooses nothing"),
+        (640, [3, 5], "every weight trained on at most 640 train rows, mean over 2 seeds; last epoch: chooses nothing"),
+    ],
+)
+def test_the_caption_says_which_rows_were_trained_on_and_scored(tmp_path, capsys, max_train, seeds, told):
+    def caption(units):
+        folder = make_run(tmp_path / str(len(units)), units, probes={**PROBES, "max_evaluated": 50})
+        with pytest.raises(SystemExit):
+            main(["show", str(folder)])
+        return " ".join(capsys.readouterr().out.split())
+
+    unit = finetuned("cola", max_train=max_train, seeds=seeds)
+    alone = caption([unit])
+    assert f"128 tokens, at most 50 rows scored per split; finetuned: {told}" in alone
+    assert "honest: chosen" not in alone
+    both = caption([unit, make_unit("cola", 0.8)])
+    assert f"per split, at most {PROBES['max_train']} train rows; honest: chosen inside train" in both
+    assert told in both

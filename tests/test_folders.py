@@ -1,0 +1,42 @@
+import errno
+import fcntl
+import subprocess
+import sys
+
+import pytest
+
+from frozenprobe.errors import RecordError
+from frozenprobe.folders import sole_writer
+
+HOLD = "import sys; from pathlib import Path; from frozenprobe.folders import sole_writer\n"
+HOLD += "with sole_writer(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+
+
+def test_a_folder_has_one_writer_and_a_kill_releases_it(tmp_path):
+    folder = tmp_path / "new" / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RecordError, match=r"another process is writing to .*run; wait for it"), sole_writer(folder):
+            pytest.fail("two hold it")
+        other.kill()
+    with sole_writer(folder):
+        pass
+    with sole_writer(folder):
+        pass
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with sole_writer(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match=r"cannot write .*: Not a directory"), sole_writer(tmp_path / "file" / "run"):
+        pytest.fail("there is no such folder")
