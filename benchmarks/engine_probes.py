@@ -52,18 +52,20 @@ def ridge(rows: int = 10_000, width: int = 768, classes: int = 3) -> list[dict[s
     def largest() -> None:
         sweep.ridge(train.features, train.labels)
 
-    def all_regimes() -> None:
-        subsets = list(draw_subsets(rows, probes, 0))
+    def all_regimes(draws: int) -> None:
+        subsets = list(draw_subsets(rows, probes.model_copy(update={"draws": draws}), 0))
         list(side_by_side(lambda s: [sweep.ridge(train.features[s.rows], train.labels[s.rows])], subsets, "cpu"))
         largest()
 
     size = f"n={rows} d={width} C={classes}"
     plain, peer = by_turns(lambda: one_path(False), thirteen_fits)
     left_out, peer_again = by_turns(lambda: one_path(True), thirteen_fits)
-    every, alone = by_turns(all_regimes, largest)
+    once, alone_once = by_turns(lambda: all_regimes(1), largest)
+    every, alone = by_turns(lambda: all_regimes(5), largest)
     return [
         faster(f"ridge, 13 lambdas, {size} / 13 RidgeClassifier fits", plain, peer, 10),
         faster(f"ridge with leave-one-out, 13 lambdas, {size} / 13 RidgeClassifier fits", left_out, peer_again, 6),
+        at_most("ridge, five regimes, 1 draw below the largest / the largest alone", once, alone_once, 1.6),
         at_most("ridge, five regimes, 5 draws below the largest / the largest alone", every, alone, 1.6),
     ]
 

@@ -1,5 +1,7 @@
 """The `crossbert` adapter: what training or export left behind becomes an encoder that frozenprobe measures, as it is.
 
+`crossbert:nano` is the small CrossBERT that ships with this package.
+
 Follows the adapter protocol of `frozenprobe.encoders.registry`. Importing it imports neither torch nor transformers; the
 encoder itself is `encoder.py`.
 """
@@ -13,6 +15,8 @@ from crossbert.reading import find_checkpoint, is_training_checkpoint
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.huggingface import is_hub_id
 from frozenprobe.settings import EncoderSettings
+
+NANO = Path(__file__).parent / "nano"
 
 
 class CrossBertAdapter:
@@ -30,6 +34,7 @@ class CrossBertAdapter:
         Raises:
             EncoderError: It is incomplete, damaged, or cannot run as asked.
         """
+        path = str(NANO) if path == "nano" else path
         exported = _is_exported(path) or is_hub_id(path)
         folder = None if exported else find_checkpoint(Path(path))
 

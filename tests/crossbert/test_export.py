@@ -237,7 +237,9 @@ def test_weights_can_be_written_in_bf16(exports, tmp_path, capsys):
     model, whole = exports["crossbert"]
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    command.run(parser.parse_args(["--ckpt", str(whole.parent / "crossbert"), "--out", str(tmp_path / "x"), "--dtype", "bf16"]))
+    command.run(
+        parser.parse_args(["--ckpt", str(whole.parent / "crossbert"), "--out", str(tmp_path / "x"), "--dtype", "bf16"])
+    )
     small, large = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "x", whole))
     assert small < 0.6 * large
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "x", dtype=torch.float32)
