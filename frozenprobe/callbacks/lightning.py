@@ -14,15 +14,15 @@ from frozenprobe.errors import SettingsError
 from frozenprobe.settings import CallbackSettings, parse
 
 try:
-    from lightning.pytorch import Callback  # ty: ignore[import-not-found]
+    from lightning.pytorch import Callback
 except ImportError:
     try:
-        from pytorch_lightning import Callback  # ty: ignore[import-not-found]
+        from pytorch_lightning import Callback
     except ImportError:
         raise SettingsError("Lightning is not installed: pip install 'frozenprobe[lightning]'") from None
 
 
-class FrozenProbeLightningCallback(Callback):
+class FrozenProbeLightningCallback(Callback):  # ty: ignore[unsupported-base]
     """Frozen scores while a Lightning `Trainer` trains; steps are its optimiser steps (`global_step`).
 
         Trainer(..., callbacks=[FrozenProbeLightningCallback(tokenizer, part="model", tasks="cola,rte", every=500)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from tests.encoders import tiny
 INSTALLED = any(importlib.util.find_spec(name) for name in ("lightning", "pytorch_lightning"))
 
 
-@pytest.mark.skipif(INSTALLED, reason="Lightning is installed")
-def test_what_to_install_is_said():
+def test_what_to_install_is_said(monkeypatch):
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "frozenprobe.callbacks.lightning", raising=False)
     with pytest.raises(SettingsError, match="Lightning is not installed: pip install"):
         from frozenprobe.callbacks import FrozenProbeLightningCallback  # noqa: F401
 

@@ -144,7 +144,7 @@ def test_sigkill_and_sigint_at_any_moment_lose_nothing(tiny_bert, triples, tmp_p
                 time.sleep(0.005)
             time.sleep(0.05)
             process.send_signal(kinds.pop(0))
-        process.communicate(timeout=120)
+        process.communicate(timeout=240)
         codes.append(process.returncode)
     assert codes == [-signal.SIGKILL, 130, -signal.SIGKILL, 0]
     assert same(weights(out), weights(tmp_path / "whole"))

@@ -67,7 +67,7 @@ def start_two(*command):
     ]
 
 
-def finish(processes, seconds=90):
+def finish(processes, seconds=240):
     """Exit codes and errors of the processes, none of which outlives the call."""
     try:
         errors = [process.communicate(timeout=seconds)[1] for process in processes]
