@@ -117,7 +117,9 @@ def differences(what: str, by_pooling: dict[str, np.ndarray]) -> list[dict[str, 
         }
         for other in names[:number]:
             difference = values - by_pooling[other]
-            row[f"against {other}"] = [difference.mean(), *paired_interval(difference)]
+            row[f"against {other}"] = [
+                round(float(value), 4) for value in (difference.mean(), *paired_interval(difference))
+            ]
             if by_pooling[name].dtype == bool:
                 row[f"p against {other}"] = mcnemar(by_pooling[other], by_pooling[name])
         rows.append(row)
