@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 from benchmarks.measure import print_rows, write_down
 from frozenprobe import MtebEncoder, load_encoder, train_pooler
 from frozenprobe.contrastive.heldout import paired_interval, score
-from frozenprobe.encoders.base import Encoder
+from frozenprobe.encoders.base import Encoder, Layer
 from frozenprobe.settings import EncoderSettings, parse
 from frozenprobe.statistics.paired import mcnemar
 from frozenprobe.suites.mteb.data import load, use_local_copies
@@ -62,7 +62,7 @@ class SideBySide(nn.Module):
 class Comparison:
     """Encodes texts once for all poolings."""
 
-    def __init__(self, encoder: Encoder, layer: str, poolers: dict[str, nn.Module]) -> None:
+    def __init__(self, encoder: Encoder, layer: Layer, poolers: dict[str, nn.Module]) -> None:
         self._pooler = SideBySide(poolers)
         self._encoder = MtebEncoder(encoder, self._pooler, layer=layer, normalise=False)
 
@@ -156,7 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="of the results: results/measured/poolers-NAME.json")
     parser.add_argument("--ckpt", required=True)
-    parser.add_argument("--layer", default="last", help="whose tokens are pooled")
+    parser.add_argument(
+        "--layer",
+        type=lambda word: word if word == "last" else int(word),
+        default="last",
+        help="whose tokens are pooled",
+    )
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument("--max-length", type=int)
     parser.add_argument("--epochs", type=int, default=10)
