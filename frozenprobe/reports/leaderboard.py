@@ -6,9 +6,7 @@ A row that lacks a column has no average. The frame is as it is written: rounded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -105,8 +103,7 @@ def make_leaderboard(
         RecordError: A folder is not a run, or there is nothing to show.
         SettingsError: The costs cannot be read.
     """
-    with ThreadPoolExecutor() as threads:  # reading, hashing and opening a file leave other threads free
-        runs = list(threads.map(partial(read_run, headline_only=True), folders))
+    runs = [read_run(folder, headline_only=True) for folder in folders]
     return leaderboard_of(runs, suite=suite, with_published=with_published, costs=costs)
 
 
