@@ -327,25 +327,21 @@ def table3(records: Records) -> list[Table]:
             records.glue,
             lambda row: row.method in ("finetuned", "finetune"),
         ),
-        *(
-            _board_table(
-                f"Table 3: MTEB(eng, v1), contrastive finetuning, {backbone} backbone",
-                "mteb-v1",
-                records.mteb("mteb-v1"),
-                lambda row, backbone=backbone: (row.method, row.backbone) == ("contrastive", backbone),
-            )
-            for backbone in ("frozen", "unfrozen")
-        ),
+        *_contrastive_tables("Table 3: MTEB(eng, v1)", "mteb-v1", records),
     ]
 
 
 def table8(records: Records) -> list[Table]:
     """MTEB(eng, v2), frozen and unfrozen."""
+    return _contrastive_tables("Table 8: MTEB(eng, v2)", "mteb-v2", records)
+
+
+def _contrastive_tables(title: str, board: str, records: Records) -> list[Table]:
     return [
         _board_table(
-            f"Table 8: MTEB(eng, v2), contrastive finetuning, {backbone} backbone",
-            "mteb-v2",
-            records.mteb("mteb-v2"),
+            f"{title}, contrastive finetuning, {backbone} backbone",
+            board,
+            records.mteb(board),
             lambda row, backbone=backbone: (row.method, row.backbone) == ("contrastive", backbone),
         )
         for backbone in ("frozen", "unfrozen")
