@@ -29,6 +29,7 @@ from torch.nn.functional import normalize
 from benchmarks.measure import print_rows, write_down
 from frozenprobe import MtebEncoder, load_encoder, train_pooler
 from frozenprobe.contrastive.heldout import paired_interval, score
+from frozenprobe.contrastive.pooler import BaselinePooler
 from frozenprobe.encoders.base import Encoder, Layer
 from frozenprobe.settings import EncoderSettings, parse
 from frozenprobe.statistics.paired import mcnemar
@@ -48,13 +49,12 @@ class SideBySide(nn.Module):
     def __init__(self, poolers: dict[str, nn.Module]) -> None:
         super().__init__()
         self.names = [MEAN, *poolers]
-        self.poolers = nn.ModuleList(poolers.values())
+        self.poolers = nn.ModuleList([BaselinePooler("mean"), *poolers.values()])
         self.widths: list[int] = []
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Vectors `[b, sum of widths]` of tokens `[b, t, d]`."""
-        real = mask.to(tokens.dtype)[..., None]
-        vectors = [(tokens * real).sum(1) / real.sum(1), *(pooler(tokens, mask) for pooler in self.poolers)]
+        vectors = [pooler(tokens, mask) for pooler in self.poolers]
         self.widths = [vector.shape[1] for vector in vectors]
         return torch.cat([normalize(vector.float(), dim=1) for vector in vectors], dim=1)
 
