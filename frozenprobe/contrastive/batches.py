@@ -68,9 +68,11 @@ class TrainingSet:
             DataError: Nothing is left to train on.
         """
         self.rows = rows
-        distinct = np.unique(rows.query_keys)
-        chosen = distinct[: min(held_out, len(distinct) // _LARGEST_SHARE)]
+        query, known = _by_query(rows)
+        queries = np.unique(rows.query_keys) if held_out else rows.query_keys[:0]
+        chosen = queries[: min(held_out, len(queries) // _LARGEST_SHARE)]
         held = np.isin(rows.query_keys, chosen)
+        self._known = known
         self._answers = np.unique(rows.positive_keys[held])
         self._hidden = frozenset(self._answers.tolist())
         spoiled = np.isin(rows.positive_keys, self._answers) & ~held
@@ -81,12 +83,7 @@ class TrainingSet:
                 f"{rows.report.source}: no row is left to train on beside the held-out queries; --held-out 0"
             )
         self.notes = self._describe(len(chosen), int(spoiled.sum()))
-        # The known positives of every query: pairs of keys, sorted by query.
-        order = np.lexsort((rows.positive_keys, rows.query_keys))
-        pairs = np.stack([rows.query_keys[order], rows.positive_keys[order]], axis=1)
-        first = np.ones(len(pairs), dtype=bool)
-        first[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
-        self._known = pairs[first]
+        self._query = _dense(query[self.train])
 
     def _describe(self, queries: int, spoiled: int) -> list[str]:
         if not queries:
@@ -109,7 +106,7 @@ class TrainingSet:
 
     def batch(self, batch_size: int, seed: int, epoch: int) -> list[Int[np.ndarray, " b"]]:
         """The row numbers of every step of an epoch."""
-        return [self.train[part] for part in deal(self.rows.query_keys[self.train], batch_size, seed, epoch)]
+        return [self.train[part] for part in deal(self._query, batch_size, seed, epoch)]
 
     def assemble(self, numbers: Int[np.ndarray, " b"]) -> Step:
         """Reads the rows of a step and finds its distinct texts.
@@ -137,6 +134,8 @@ class TrainingSet:
         own[np.arange(own.shape[1])[None] < np.array([[len(entries)] for entries in negatives])] = passages.slots[
             len(rows) :
         ]
+        known = self._known_among(queries.keys, passages.keys)
+        known[queries.slots, passages.slots[: len(rows)]] = True
         return Step(
             queries,
             passages,
@@ -144,14 +143,14 @@ class TrainingSet:
                 query=torch.from_numpy(queries.slots),
                 positive=torch.from_numpy(passages.slots[: len(rows)]),
                 own=torch.from_numpy(own),
-                known=torch.from_numpy(self._known_among(queries.keys, passages.keys)),
+                known=torch.from_numpy(known),
             ),
         )
 
     def _known_among(
         self, queries: UInt[np.ndarray, " u"], passages: UInt[np.ndarray, " m"]
     ) -> Bool[np.ndarray, "u m"]:
-        """Which passages are a known positive of which query, in the whole data."""
+        """Which passages are a known positive of a query that has several, in the whole data."""
         known = np.zeros((len(queries), len(passages)), dtype=bool)
         starts = np.searchsorted(self._known[:, 0], queries, side="left")
         counts = np.searchsorted(self._known[:, 0], queries, side="right") - starts
@@ -165,19 +164,44 @@ class TrainingSet:
         return known
 
 
-def deal(query_keys: UInt[np.ndarray, " n"], batch_size: int, seed: int, epoch: int) -> list[Int[np.ndarray, " b"]]:
+def deal(query: Int[np.ndarray, " n"], batch_size: int, seed: int, epoch: int) -> list[Int[np.ndarray, " b"]]:
     """Deals rows to batches of nearly equal size, at most `batch_size`, in an order that seed and epoch decide.
 
     Rows are sorted by query, queries in random order, and dealt in turn like cards: a query's rows meet in a batch only
     where it has more rows than there are batches.
+
+    Args:
+        query: Which query each row has, counted from 0 without gaps.
+        batch_size: The most rows of a batch.
+        seed: Of the run.
+        epoch: Counted from 0.
     """
     random = np.random.default_rng([seed, epoch])
-    n = len(query_keys)
-    steps = -(-n // batch_size)
-    shuffled = random.permutation(n)
-    _, query = np.unique(query_keys[shuffled], return_inverse=True)
-    hands = shuffled[np.argsort(random.permutation(int(query.max()) + 1)[query], kind="stable")]
+    steps = -(-len(query) // batch_size)
+    shuffled = random.permutation(len(query)).astype(query.dtype)
+    place = random.permutation(int(query.max()) + 1).astype(query.dtype)
+    hands = shuffled[np.argsort(place[query[shuffled]], kind="stable")]
     return [hands[first::steps] for first in random.permutation(steps)]
+
+
+def _by_query(rows: TrainingRows) -> tuple[Int[np.ndarray, " n"], UInt[np.ndarray, "p 2"]]:
+    """The number of each row's query, and the pairs of query and positive keys, sorted, of queries with several positives."""
+    order = np.lexsort((rows.positive_keys, rows.query_keys))
+    queries, positives = rows.query_keys[order], rows.positive_keys[order]
+    opens = np.append(True, queries[1:] != queries[:-1])
+    number = np.empty(len(order), dtype=np.int32)  # with as few bytes a row as can be: there may be millions
+    number[order] = np.cumsum(opens, dtype=np.int32) - 1
+    differs = opens | np.append(True, positives[1:] != positives[:-1])
+    queries, positives = queries[differs], positives[differs]
+    same = queries[1:] == queries[:-1]
+    several = np.append(same, False) | np.append(False, same)
+    return number, np.stack([queries[several], positives[several]], axis=1)
+
+
+def _dense(numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """The same numbers without gaps, in the same order."""
+    used = np.bincount(numbers) > 0
+    return (np.cumsum(used, dtype=numbers.dtype) - 1)[numbers]
 
 
 def _table(entries: list[tuple[int, str]]) -> TextTable:
