@@ -1,10 +1,10 @@
 """BERT, Electra and CrossBERT of one size, on the same text, at the same FLOPs by eq. 7 and 8, over several seeds.
 
-    python -m benchmarks.replication [--minutes 90] [--write]
+    python -m benchmarks.replication --tasks cola,sst2,mrpc,stsb,mnli,qnli,rte [--minutes 90] [--write]
     python -m benchmarks.replication --config crossbert-62m --prepared data/dclm --held-out data/wikipedia data/books --write
 
 Text is all four parts of `local/english-text` below FROZENPROBE_TEST_DATA, losses are on the validation documents of two of them, scores
-are frozen GLUE from the same folder. The same command goes on where it was; `--minutes` ends a piece of it. `--tiny` tries the program
+are frozen GLUE from the same folder (`--tasks`: those whose validation split is there). The same command goes on where it was; `--minutes` ends a piece of it. `--tiny` tries the program
 in about a minute: its figures mean nothing. What comes out is a table and a plot, with `--write` in `results/measured/`.
 
 Fair means here: the same backbone, data, vocabulary, learning rate and positions a step, as in the paper's single-scale runs; steps so
@@ -40,7 +40,7 @@ from frozenprobe.settings import parse
 PARTS = ("books", "encyclopedia", "news", "other")
 HELD_OUT = ("books", "encyclopedia")  # the most of the text, and Wikipedia, which the paper's figure 5 has too
 OBJECTIVES = ("bert", "electra", "crossbert")
-TASKS = {"glue": "sst2,rte", "builtin": "builtin-sentiment,builtin-acceptability"}  # of a trial
+SMALL_TASKS = {"glue": "sst2,rte", "builtin": "builtin-sentiment,builtin-acceptability"}  # of a trial
 TINY = {
     "model.width": 32,
     "model.layers": 4,
@@ -133,8 +133,10 @@ def sweep_settings(arguments: argparse.Namespace, folder: Path, held_out: Sequen
     probe: dict[str, Any] = {"suite": arguments.suite}
     if arguments.suite == "glue":
         probe["data_dir"] = str(arguments.data)
+    if arguments.tasks:
+        probe["tasks"] = arguments.tasks
     if arguments.tiny:
-        probe |= {"tasks": TASKS[arguments.suite], "probes.max_train": 100, "probes.draws": 1, "probes.regimes": "10"}
+        probe |= {"tasks": SMALL_TASKS[arguments.suite], "probes.max_train": 100, "probes.draws": 1, "probes.regimes": "10"}
     axes = {"seed": list(range(arguments.seeds)), "objective": same_compute(arguments.config, changes)}
     values = {"config": arguments.config, "train": changes, "axes": axes, "probe": probe, "checkpoints": "last"}
     return parse(SweepSettings, values)
@@ -143,7 +145,7 @@ def sweep_settings(arguments: argparse.Namespace, folder: Path, held_out: Sequen
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; gives its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="nano", help="a CrossBERT, as of crossbert train (default nano)")
+    parser.add_argument("--config", default="pico", help="a CrossBERT, as of crossbert train (default pico)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each objective (default 3)")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/replication"), help="runs and records (default runs/replication)"
@@ -157,7 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--held-out", type=Path, nargs="+", default=[], help="with --prepared: what losses are measured on"
     )
-    parser.add_argument("--suite", choices=tuple(TASKS), default="glue", help="what is probed (default glue)")
+    parser.add_argument("--suite", choices=tuple(SMALL_TASKS), default="glue", help="what is probed (default glue)")
+    parser.add_argument("--tasks", help="of the suite, separated by commas (default all)")
     parser.add_argument("--tiny", action="store_true", help="about a minute, to try the program; writes no results")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument("--write", action="store_true", help="write results/measured/replication.json and .svg")
@@ -215,7 +218,8 @@ def write(result: Report, arguments: argparse.Namespace) -> Path:
     """Writes the figures to `results/measured/`, and gives the place of their plot."""
     own = " --prepared DATA --held-out DATA ..." if arguments.prepared is not None else ""
     name = Path(arguments.config).name
-    command = f"python -m benchmarks.replication --config {name} --seeds {arguments.seeds}{own} --write"
+    tasks = f" --tasks {arguments.tasks}" if arguments.tasks else ""
+    command = f"python -m benchmarks.replication --config {name} --seeds {arguments.seeds}{tasks}{own} --write"
     rows = [*result.models, *result.tests, *({"note": note} for note in result.notes)]
     return write_down("replication", command, rows).with_suffix(".svg")
 

@@ -30,7 +30,7 @@ def data(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("config", ["nano", "crossbert-62m"])
+@pytest.mark.parametrize("config", ["pico", "crossbert-62m"])
 def test_all_objectives_see_as_much_a_step_and_cost_the_same(config, tiny_data):
     changes = {"data.folder": str(tiny_data)}
     base = read_recipe(config, changes=changes)
@@ -106,7 +106,7 @@ def test_the_report_is_of_all_seeds(done):
 
 def test_results_are_written_without_the_paths_of_this_machine(done, tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.measure.RESULTS", tmp_path)
-    asked = argparse.Namespace(config="/home/me/own.toml", seeds=2, prepared=done[0])
+    asked = argparse.Namespace(config="/home/me/own.toml", seeds=2, tasks="cola,rte", prepared=done[0])
     place = replication.write(report(read_sweeps([done[0] / "tiny" / "runs"])), asked)
     assert place == tmp_path / "replication.svg"
     written = (tmp_path / "replication.json").read_text()
@@ -114,7 +114,7 @@ def test_results_are_written_without_the_paths_of_this_machine(done, tmp_path, m
     assert {"BERT", "CrossBERT", "Electra", "CrossBERT - BERT", "CrossBERT - Electra"} <= {
         row.get("what") for row in rows
     }
-    assert "--config own.toml --seeds 2 --prepared DATA" in written
+    assert "--config own.toml --seeds 2 --tasks cola,rte --prepared DATA" in written
     assert "/home/me" not in written
     assert str(done[0]) not in written
 

@@ -70,7 +70,7 @@ def test_help_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("recipe", ["smoke", "nano", "small", *NAMED])
+@pytest.mark.parametrize("recipe", ["smoke", "pico", "nano", "small", *NAMED])
 def test_every_recipe_is_valid(recipe, tiny_data):
     settings = read_recipe(recipe, [f"data.folder={tiny_data}"])
     assert settings.model.vocabulary == 401
