@@ -136,7 +136,12 @@ def sweep_settings(arguments: argparse.Namespace, folder: Path, held_out: Sequen
     if arguments.tasks:
         probe["tasks"] = arguments.tasks
     if arguments.tiny:
-        probe |= {"tasks": SMALL_TASKS[arguments.suite], "probes.max_train": 100, "probes.draws": 1, "probes.regimes": "10"}
+        probe |= {
+            "tasks": SMALL_TASKS[arguments.suite],
+            "probes.max_train": 100,
+            "probes.draws": 1,
+            "probes.regimes": "10",
+        }
     axes = {"seed": list(range(arguments.seeds)), "objective": same_compute(arguments.config, changes)}
     values = {"config": arguments.config, "train": changes, "axes": axes, "probe": probe, "checkpoints": "last"}
     return parse(SweepSettings, values)

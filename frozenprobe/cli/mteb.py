@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--dry-run",
         action="store_true",
-        help="list tasks with category, main score, texts and estimated time; write nothing",
+        help="list tasks with category, main score, texts, estimated time, and what --out holds already; write nothing",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but the tables")
     add_options(parser, MtebSettings)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         if ranks.launched_rank() > 0:
             return
-        _print_forecast(forecast(settings), console)
+        _print_forecast(forecast(settings, arguments.out, overwrite=arguments.overwrite), console)
         if settings.trains:
             console.print("the training of the pooler comes first, and is not in it", style="yellow")
         return
@@ -69,20 +69,21 @@ def run(arguments: argparse.Namespace) -> None:
 def _print_forecast(forecasts: list, console: Console) -> None:
     from frozenprobe.reports.console import print_whole
 
-    unknown = sum(task.seconds is None for task in forecasts)
-    total = sum(task.seconds or 0 for task in forecasts)
+    left = [task for task in forecasts if not task.finished]
+    unknown = sum(task.seconds is None for task in left)
+    tasks = f"{len(left)} tasks" if left == forecasts else f"the {len(left)} left of {len(forecasts)}"
     table = Table(title="what would be encoded, in this order", title_justify="left", show_footer=True)
-    table.add_column("task", footer=f"{len(forecasts)} tasks" + (f", {unknown} of unknown size" if unknown else ""))
+    table.add_column("task", footer=tasks + (f", {unknown} of unknown size" if unknown else ""))
     table.add_column("category")
     table.add_column("main score")
-    table.add_column("distinct texts", justify="right", footer=f"{sum(task.texts or 0 for task in forecasts):,}")
-    table.add_column("characters", justify="right", footer=f"{sum(task.characters or 0 for task in forecasts):,}")
-    table.add_column("forward pass, about", justify="right", footer=_duration(total))
+    table.add_column("distinct texts", justify="right", footer=f"{sum(task.texts or 0 for task in left):,}")
+    table.add_column("characters", justify="right", footer=f"{sum(task.characters or 0 for task in left):,}")
+    total = _duration(sum(task.seconds or 0 for task in left))
+    table.add_column("forward pass, about", justify="right", footer=total)
     for task in forecasts:
         counts = ["?" if count is None else f"{count:,}" for count in (task.texts, task.characters)]
-        table.add_row(
-            task.task, task.category, task.main_score, *counts, "?" if task.seconds is None else _duration(task.seconds)
-        )
+        cost = "finished" if task.finished else "?" if task.seconds is None else _duration(task.seconds)
+        table.add_row(task.task, task.category, task.main_score, *counts, cost, style="dim" if task.finished else "")
     print_whole(table, console)
 
 

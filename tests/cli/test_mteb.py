@@ -46,6 +46,30 @@ def test_dry_run_lists_tasks_with_category_and_main_score_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_dry_run_knows_what_is_finished_and_refuses_the_folder_of_another_run(
+    tiny_bert, copies, tmp_path, capsys, frozen
+):
+    training = tmp_path / "triples.jsonl"
+    training.write_text("".join(json.dumps(row) + "\n" for row in make_rows(20)))
+    options = ["--data-dir", copies, "--no-cache", "--out", tmp_path / "run"]
+    if frozen:
+        options += ["--frozen", "--train-data", training, "--batch-size", "8", "--heads", "2", "--held-out", "2"]
+    assert mteb("--ckpt", tiny_bert, *options, "--tasks", "BIOSSES", "--quiet") == 0
+    capsys.readouterr()
+    assert mteb("--ckpt", tiny_bert, *options, "--tasks", "BIOSSES,SciFact", "--dry-run") == 0
+    output = capsys.readouterr().out
+    assert "the 1 left of 2" in output
+    assert ["finished" in line for line in output.splitlines() if "BIOSSES" in line or "SciFact" in line] == [
+        True,
+        False,
+    ]
+    assert mteb("--ckpt", tiny_bert, *options, "--tasks", "BIOSSES", "--dry-run") == 0
+    assert "the 0 left of 1" in capsys.readouterr().out
+    assert mteb("--ckpt", tiny_bert, *options, "--tasks", "BIOSSES", "--layer", "0", "--dry-run") == 2
+    assert "holds a different run (layer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,7 +7,7 @@ lies beyond the length limit costs nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ class Forecast:
         main_score: The metric it is reported by.
         texts: Distinct texts, or None where mteb has no statistics.
         characters: Their characters.
-        seconds: Estimated time of the forward pass.
+        seconds: Estimated time of the forward pass, or None where the texts are not known.
+        finished: Done already; costs nothing.
     """
 
     task: str
@@ -41,21 +42,24 @@ class Forecast:
     texts: int | None
     characters: int | None
     seconds: float | None
+    finished: bool = False
 
 
-def forecast_tasks(model: MtebEncoder, tasks: Sequence[Any]) -> list[Forecast]:
-    """Forecasts of tasks, in their order."""
-    per_character = _seconds_per_character(model)
+def forecast_tasks(model: MtebEncoder, tasks: Sequence[Any], finished: Set[str] = frozenset()) -> list[Forecast]:
+    """Forecasts of tasks, in their order; `finished` names those that are done."""
+    all_done = all(task.metadata.name in finished for task in tasks)
+    per_character = [0.0] * len(_LENGTHS) if all_done else _seconds_per_character(model)
     lines = []
     for task in tasks:
         counted = size(task)
-        seconds = None
-        if counted is not None:
+        done = task.metadata.name in finished
+        seconds = 0.0 if done else None
+        if counted is not None and not done:
             length = np.log(max(counted.characters / max(counted.texts, 1), 1))
             seconds = counted.characters * float(np.interp(length, np.log(_LENGTHS), per_character))
         metadata = task.metadata
         texts, characters = (None, None) if counted is None else (counted.texts, counted.characters)
-        lines.append(Forecast(metadata.name, metadata.type, metadata.main_score, texts, characters, seconds))
+        lines.append(Forecast(metadata.name, metadata.type, metadata.main_score, texts, characters, seconds, done))
     return lines
 
 

@@ -46,7 +46,7 @@ from frozenprobe.suites.mteb.quiet import quiet
 from frozenprobe.suites.mteb.results import OUTSIDE, write_results
 from frozenprobe.suites.mteb.selection import parts_of, select
 from frozenprobe.suites.mteb.settings import MtebSettings
-from frozenprobe.suites.mteb.units import Plan, planned_units
+from frozenprobe.suites.mteb.units import Plan, finished_tasks, planned_units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,22 +173,8 @@ def _trained(
     reporter: Reporter,
     seconds: dict[str, float],
 ) -> tuple[Probed, RunStore]:
-    """Trains the pooler in the run's folder, which is claimed before; adds what that took to the seconds.
-
-    Before there is a pooler, the run is told apart by the encoder and how it is probed; the training's own folder sees to
-    it that the same pooler comes out.
-    """
-    backbone = "unfrozen" if settings.contrastive.training.unfrozen else "frozen"
-    identity = {
-        "fingerprint": encoder.fingerprint(),
-        "encoder": run_facts(encoder),
-        "pooling": METHOD,
-        "backbone": backbone,
-        "layer": resolve_layer(settings.layer, encoder.info),
-        "normalise": settings.normalise,
-        "prompts": settings.prompts,
-        "model": {"name": model_name(settings, _name(settings, encoder), METHOD, backbone)},
-    }
+    """Trains the pooler in the run's folder, which is claimed before; adds what that took to the seconds."""
+    identity = _identity_before_training(settings, encoder)
     manifest = _manifest(settings, plan, encoder, identity)
     require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
     stores: list[RunStore] = []
@@ -220,19 +206,38 @@ def _open(out: Path, manifest: dict[str, Any], overwrite: bool, *, trains: bool)
 
 
 def forecast(
-    settings: MtebSettings, *, encoder: Encoder | None = None, pooler: nn.Module | None = None
+    settings: MtebSettings,
+    out: Path | None = None,
+    *,
+    encoder: Encoder | None = None,
+    pooler: nn.Module | None = None,
+    overwrite: bool = False,
 ) -> list[Forecast]:
     """The tasks in the order in which they would run, with what they would cost; writes nothing.
 
+    Args:
+        settings: What would be measured.
+        out: The run's folder, whose finished tasks cost nothing.
+        encoder: A loaded encoder instead of the one that `settings.encoder` names.
+        pooler: A module instead of the pooling that `settings.pooler` names.
+        overwrite: What is finished would be dropped.
+
     Raises:
-        FrozenprobeError: Wrong input, missing data included.
+        FrozenprobeError: Wrong input, missing data and a folder that belongs to another run included.
     """
     if settings.trains:
         require_one_process()
-    with quiet(), _planned(settings) as plan:
+    with quiet(), _planned(settings, None if overwrite else out) as plan:
         encoder = encoder or load_encoder(settings.encoder)
         probed = fresh(settings, encoder) if settings.trains else choose(settings, encoder, pooler)
-        return forecast_tasks(_model(settings, probed), plan.selection.tasks)
+        model = _model(settings, probed)
+        finished: set[str] = set()
+        if out is not None:
+            trains = settings.trains
+            identity = _identity_before_training(settings, encoder) if trains else _identity(settings, model)
+            if require_free(out, identity, overwrite=overwrite, beside=(FOLDER,) if trains else ()) is not None:
+                finished = finished_tasks(plan, out)
+        return forecast_tasks(model, plan.selection.tasks, finished)
 
 
 def evaluate_mteb(
@@ -328,6 +333,24 @@ def _identity(settings: MtebSettings, model: MtebEncoder) -> dict[str, Any]:
         "normalise": model.normalise,
         "prompts": model.prompts,
         "model": {"name": meta.name, "revision": meta.revision},
+    }
+
+
+def _identity_before_training(settings: MtebSettings, encoder: Encoder) -> dict[str, Any]:
+    """The same of a run that trains its pooler: the encoder and how it is probed.
+
+    The training's own folder sees to it that the same pooler comes out.
+    """
+    backbone = "unfrozen" if settings.contrastive.training.unfrozen else "frozen"
+    return {
+        "fingerprint": encoder.fingerprint(),
+        "encoder": run_facts(encoder),
+        "pooling": METHOD,
+        "backbone": backbone,
+        "layer": resolve_layer(settings.layer, encoder.info),
+        "normalise": settings.normalise,
+        "prompts": settings.prompts,
+        "model": {"name": model_name(settings, _name(settings, encoder), METHOD, backbone)},
     }
 
 

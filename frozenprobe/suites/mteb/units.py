@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import mteb
@@ -144,6 +145,13 @@ def _combine(
 
 def _file_again(unit: Unit, key: UnitKey, filing: Filing, on_progress: OnProgress) -> tuple[Unit, dict[str, float]]:
     return refiled(unit, key, filing), {}
+
+
+def finished_tasks(plan: Plan, out: Path) -> set[str]:
+    """The tasks asked for that a run in `out` has finished, of whichever benchmark."""
+    held = {unit.key for unit in read_units(out)[0]}
+    names = {key.task for key in held}
+    return {task.metadata.name for task in plan.selection.tasks if _key(task, OUTSIDE, held).task in names}
 
 
 def _key(task: Any, suite: str, finished: Set[UnitKey]) -> UnitKey:
