@@ -221,6 +221,13 @@ class FinetuneSettings(Settings):
     seeds: CommaSeparated[Seed] = Field((0, 1, 2), min_length=1, description="one training each; scores are means")
     max_train: Count | Literal["all"] = Field("all", description="train rows used at most, or all")
 
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):  # the same training again would narrow the interval and tell nothing
+            raise ValueError("every seed stands there once")
+        return value
+
 
 class GlueSettings(Settings):
     """One evaluation: an encoder, the features taken from it, the probes fitted on them, the tasks they are scored on."""

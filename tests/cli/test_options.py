@@ -22,6 +22,7 @@ def run(capsys, *argv):
         (["--ckpt", "x", "--out", "r", "--dtype", "fp8"], "frozenprobe: --dtype: should be 'fp32', 'bf16' or 'fp16'"),
         (["--ckpt", "x", "--dry-run", "--unfrozen"], "frozenprobe: --dry-run estimates forward passes"),
         (["--ckpt", "x", "--out", "r", "--finetune-epochs", "0"], "frozenprobe: --finetune-epochs: should be greater"),
+        (["--ckpt", "x", "--out", "r", "--finetune-seeds", "0,0"], "frozenprobe: --finetune-seeds: every seed stands"),
         (["--ckpt", "x", "--out", "r", "--config", "missing.toml"], "frozenprobe: --config missing.toml: "),
     ],
 )
