@@ -41,6 +41,14 @@ def test_an_unknown_key_in_a_config_file_says_what_is_allowed(capsys, tmp_path):
     assert "unknown setting probes.lambda; allowed are regimes, draws, max_train" in output.err
 
 
+def test_the_group_settings_is_no_section_of_a_config_file(capsys, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text('[settings]\nsuite = "builtin"\n[encoder]\nckpt = "x"\n')
+    code, output = run(capsys, "glue", "--out", "r", "--config", str(config))
+    assert code == 2
+    assert "what --help lists under settings stands at the top of the file, in no section" in output.err
+
+
 def test_help_lists_every_setting_with_its_default(capsys):
     code, output = run(capsys, "glue", "--help")
     assert code == 0
