@@ -14,6 +14,7 @@ from pathlib import Path
 from crossbert.reading import find_checkpoint, is_training_checkpoint, is_unfinished_step
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.huggingface import is_hub_id
+from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
 
 NANO = Path(__file__).parent / "nano"
@@ -39,6 +40,11 @@ class CrossBertAdapter:
             EncoderError: It is incomplete, damaged, or cannot run as asked.
         """
         path = str(NANO) if path == "nano" else path
+        if is_hub_id(path) and "/" not in path:  # asking the hub for it would take half a minute
+            raise EncoderError(
+                f"--ckpt crossbert:{path}: there is no such folder; what ships with the package: crossbert:nano; "
+                "a hub id is owner/name"
+            )
         exported = _is_exported(path) or is_hub_id(path)
         folder = None if exported else find_checkpoint(Path(path))
 

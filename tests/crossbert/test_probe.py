@@ -16,7 +16,7 @@ from crossbert.scaling import flops_per_position
 from frozenprobe.encoders.base import Encoder, Finetunable, HasWarmPooler
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.module import ModuleEncoder
-from frozenprobe.encoders.registry import Adapter, claim
+from frozenprobe.encoders.registry import Adapter, claim, load_encoder
 from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
 from tests.crossbert import tiny
@@ -144,6 +144,14 @@ def test_options_change_what_they_say(tmp_path):
     ):
         with pytest.raises(EncoderError, match=message):
             load(tmp_path / "run", **options)
+
+
+@pytest.mark.parametrize("name", ["nothing", "Nano"])
+def test_a_name_that_ships_not_with_the_package_is_refused_without_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("crossbert.encoder.load_exported", lambda *_: pytest.fail("asked the hub"))
+    with pytest.raises(EncoderError, match=f"--ckpt crossbert:{name}: .*ships with the package: crossbert:nano"):
+        load_encoder(f"crossbert:{name}")
 
 
 def test_a_tokenizer_with_more_words_than_the_model_is_refused(tmp_path):
