@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
+
+from frozenprobe.engine.progress import TimeColumn
 
 
 class Display:
@@ -71,9 +73,7 @@ class LiveDisplay(Display):
             TextColumn("{task.completed:,.0f}"),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[facts]}", style="dim"),
-            TimeElapsedColumn(),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(),
+            TimeColumn(),
             console=self._console,
         )
 

@@ -1,6 +1,6 @@
 """A trained CrossBERT, BERT or Electra as a frozenprobe encoder, and CrossBERT's predictor as a warm-started pooler.
 
-Implements `Encoder` and, for CrossBERT, `HasWarmPooler` (`frozenprobe.encoders.base`).
+Implements `Encoder`, `Finetunable` and, for CrossBERT, `HasWarmPooler` (`frozenprobe.encoders.base`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class CrossBertEncoder:
     def fingerprint(self) -> str:
         """The encoder's digest; no hidden state depends on the predictor."""
         return self._transformer.fingerprint()
+
+    def trainable(self) -> nn.Module:
+        """A copy of the encoder to be finetuned; see `Finetunable`. The predictor is left out, as from the frozen features."""
+        return self._transformer.trainable()
 
     def warm_pooler(self) -> nn.Module:
         """A pooler that starts as the predictor: a copy of its own, in float32, ready to be trained."""

@@ -45,6 +45,13 @@ def is_training_checkpoint(path: Path) -> bool:
     return any((folder / name).exists() for folder in (path, *steps_of(path)) for name in (MARKER, "state"))
 
 
+def is_unfinished_step(folder: Path) -> bool:
+    """Whether a folder is a step without the marker, of which itself or its siblings tell that a training wrote it."""
+    if _STEP.fullmatch(folder.name) is None or (folder / MARKER).exists():
+        return False
+    return is_training_checkpoint(folder) or is_training_checkpoint(folder.parent)
+
+
 def find_checkpoint(path: Path) -> Path:
     """The complete step folder that a path stands for.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,13 @@ from pydantic import Field, model_validator
 import frozenprobe.settings
 from crossbert.config import ModelConfig
 from frozenprobe.settings import CommaSeparated, Settings
+
+RECIPES = tuple(
+    sorted(
+        Path(entry.name).stem for entry in (files("crossbert") / "recipes").iterdir() if entry.name.endswith(".toml")
+    )
+)
+"""Names of the recipes that ship with this package."""
 
 
 class PrepareSettings(Settings):

@@ -213,9 +213,7 @@ class FinetuneSettings(Settings):
     learning_rate: float | None = Field(None, gt=0, description="peak; None: 2e-5")
     epochs: int | None = Field(None, ge=1, description="None: 10 below 10,000 train rows, else 3")
     batch_size: int | None = Field(None, ge=1, description="rows; None: 16 below 10,000 train rows, else 32")
-    warmup: float | None = Field(
-        None, ge=0, le=1, description="share of the steps; None: 0.06 below 10,000 train rows, else 0.1"
-    )
+    warmup: float | None = Field(None, ge=0, le=1, description="share of steps; None: 0.06 below 10,000 rows, else 0.1")
     weight_decay: float | None = Field(None, ge=0, description="None: 0.1 below 10,000 train rows, else 0.01")
     dropout: float = Field(0.1, ge=0, lt=1, description="before the classifier")
     seeds: CommaSeparated[Seed] = Field((0, 1, 2), min_length=1, description="one training each; scores are means")
@@ -245,6 +243,8 @@ class GlueSettings(Settings):
     def _consistent(self) -> GlueSettings:
         if self.unfrozen and self.pair_form != "joint":
             raise ValueError("--unfrozen reads a pair as one sequence: it goes with --pair-form joint")
+        if len(set(self.finetune.seeds)) < len(self.finetune.seeds):  # a training twice would narrow the interval
+            raise ValueError("--finetune-seeds: every seed stands there once")
         return self
 
     @property

@@ -20,6 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         SettingsError: An unknown configuration or an impossible value.
     """
+    from crossbert.recipes import read_shape
     from crossbert.scaling import (
         LAWS,
         TOKENS_PER_FLOP,
@@ -31,6 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
     base = named(arguments.name).model.model_dump() if arguments.name is not None else None
+    if arguments.config is not None:
+        base, arguments.config = (base or {}) | read_shape(arguments.config), None
     model = read_options(arguments, ModelConfig, base)
     counts, positions = count_parameters(model), positions_per_sequence(model)
     paper, exact = (flops_per_position(model, kind) for kind in ("paper", "exact"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from importlib.resources import files
 from pathlib import Path
+
+from crossbert.settings import RECIPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    folder = files("crossbert") / "recipes"
-    recipes = ", ".join(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    recipes = ", ".join(RECIPES)
     parser.add_argument(
         "--config",
         required=True,

@@ -11,7 +11,7 @@ from typing import Any
 from crossbert.config import OWNERS
 from crossbert.data import PreparedData
 from crossbert.scaling import NAMED, Published, named
-from crossbert.settings import TrainSettings
+from crossbert.settings import RECIPES, TrainSettings
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import parse
 
@@ -52,6 +52,19 @@ def read_recipe(
     return parse(TrainSettings, values)
 
 
+def read_shape(config: str | Path) -> dict[str, Any]:
+    """The fields of a model alone, of whatever `read_recipe` takes or of a file that holds nothing else.
+
+    Raises:
+        SettingsError: The file cannot be read, or names a configuration that there is not.
+    """
+    values = _read(str(config))
+    model = values.get("model", values)
+    if not isinstance(model, (str, dict)):
+        raise SettingsError(f"--config {config}: model must be a table")
+    return _named({"name": model} if isinstance(model, str) else model)
+
+
 def _read(config: str | Path) -> dict[str, Any]:
     if config in NAMED:
         run = NAMED[str(config)]
@@ -70,6 +83,10 @@ def _read(config: str | Path) -> dict[str, Any]:
     recipe = files("crossbert.recipes") / f"{config}.toml"
     if not path.exists() and path.suffix != ".toml" and recipe.is_file():
         return tomllib.loads(recipe.read_text())
+    if not path.exists():
+        raise SettingsError(
+            f"--config {config}: there is no such file; recipes are {', '.join(RECIPES)}, and crossbert configs lists more"
+        )
     try:
         return tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:

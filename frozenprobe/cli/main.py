@@ -1,6 +1,6 @@
 """The `frozenprobe` command.
 
-Exit codes: 0 done, 1 another rank was lost, 2 wrong input, 130 interrupted; in all of them what was finished is kept. Of several ranks,
+Exit codes: 0 done, 1 another rank was lost, 2 wrong input, 130 interrupted, 141 the output's reader has left; in all of them what was finished is kept. Of several ranks,
 as `torchrun` starts them, only rank 0 prints.
 """
 
@@ -35,6 +35,8 @@ COMMANDS = {
     "cache": "show or prune the feature cache",
 }
 
+READER_LEFT = 141
+"""What a shell says of a program that SIGPIPE ended, as `| head` does: no success, since not all was printed or even checked."""
 
 DESCRIPTION = "Trustworthy evaluation of frozen text encoders: one forward pass, closed-form ridge and kNN probes."
 
@@ -90,8 +92,10 @@ def _guarded(name: str, description: str, package: str, commands: Mapping[str, s
             arguments.started = started
             import_module(f"{package}.{arguments.command}").run(arguments)
         sys.stdout.flush()
-    except SystemExit as stop:  # argparse has printed help, or what is wrong
-        return int(stop.code or 0)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich found it, and has spared the interpreter already
+            return READER_LEFT
+        return int(stop.code or 0)  # argparse has printed help, or what is wrong
     except FrozenprobeError as error:
         # Where rank 0 is lost, nobody else says so.
         speaks = launched_rank() == 1 and isinstance(error, RankError) and error.rank == 0
@@ -105,9 +109,10 @@ def _guarded(name: str, description: str, package: str, commands: Mapping[str, s
         # The reader of our output has left, as `| head` does, or the output's disk is full. The interpreter is spared
         # a second failure when it flushes on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"{name}: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
-            return 2
+        if isinstance(error, BrokenPipeError):
+            return READER_LEFT
+        print(f"{name}: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from frozenprobe.errors import SettingsError
 from frozenprobe.settings import Checked, parse
 
+TOP = "settings"  # the group in --help of what belongs to no section
 PREFIXED = ("ridge", "knn", "finetune", "slurm")  # sections whose fields would be unclear without the section's name
 
 
@@ -29,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser, model: type[BaseModel], without
             continue
         section = name.rpartition(".")[0]
         if section not in groups:
-            groups[section] = parser.add_argument_group(section.replace(".", ", ") or "settings")
+            groups[section] = parser.add_argument_group(section.replace(".", ", ") or TOP)
         details: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
         if field.annotation is bool:
             details["action"] = argparse.BooleanOptionalAction
@@ -62,6 +63,10 @@ def read_options(
             values |= tomllib.loads(arguments.config.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"--config {arguments.config}: {error}") from None
+        if TOP in values and TOP not in model.model_fields:
+            raise SettingsError(
+                f"--config {arguments.config}: what --help lists under {TOP} stands at the top of the file, in no section"
+            )
     typed = {name: vars(arguments)[name] for name in _options(model) if name in arguments} | dict(fixed or {})
     for name in _options(model):  # a section that nobody named is there, so that what it lacks is named
         if "." in name:

@@ -149,3 +149,9 @@ class MineSettings(Settings):
     )
     backend: Literal["torch", "faiss"] = Field("torch", description="exact search by torch, or by faiss (an extra)")
     tokens_per_batch: int | None = Field(None, ge=1, description="token budget of a batch; None: measured")
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> MineSettings:
+        if self.depth < self.negatives:
+            raise ValueError(f"--depth {self.depth} is below --negatives {self.negatives}: no query could have so many")
+        return self

@@ -42,6 +42,15 @@ class Adapter(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsIncomplete(Protocol):
+    """An adapter whose checkpoints are written while others read them."""
+
+    def is_incomplete(self, path: str) -> bool:
+        """Whether a folder is such a checkpoint, cut off or still being written. Imports neither torch nor transformers."""
+        ...
+
+
 def load_encoder(ckpt: str | Path | EncoderSettings, **options: Any) -> Encoder:
     """Loads the encoder that a checkpoint names.
 

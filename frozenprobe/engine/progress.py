@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 30.0
@@ -110,6 +111,20 @@ class PlainReporter(SilentReporter):
         self._write(f"note: {line}")
 
 
+class TimeColumn(ProgressColumn):
+    """How long a task will still take, or has taken where that is unknown or nothing is left."""
+
+    max_refresh = 0.5  # seconds: figures that change faster cannot be read
+
+    def render(self, task: Task) -> Text:
+        """The time, and which of the two it is."""
+        left = None if task.finished else task.time_remaining
+        if left is not None:
+            return Text(f"{timedelta(seconds=int(left))} left", style="progress.remaining")
+        elapsed = task.finished_time if task.finished else task.elapsed
+        return Text(f"{timedelta(seconds=int(elapsed or 0))} elapsed", style="progress.elapsed")
+
+
 class LiveReporter(SilentReporter):
     """Two live bars on a terminal: tasks, and the tokens of the task in progress with their rate and time left."""
 
@@ -120,9 +135,7 @@ class LiveReporter(SilentReporter):
             BarColumn(bar_width=16),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[rate]}", style="dim"),
-            TimeElapsedColumn(),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(),
+            TimeColumn(),
             console=self._console,
             transient=True,
         )

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from frozenprobe import ranks
+from frozenprobe.encoders.registry import TellsIncomplete, find_adapters
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.engine.evaluate import TaskRows
 from frozenprobe.engine.progress import PlainReporter, Reporter, SilentReporter
@@ -52,13 +53,19 @@ class Sweep:
     failed: dict[str, str]
 
 
-def find_checkpoints(patterns: Sequence[str]) -> list[Checkpoint]:
+def find_checkpoints(patterns: Sequence[str], tell: Callable[[str], None] = lambda line: None) -> list[Checkpoint]:
     """The folders that match, in natural order: step-9 before step-10.
 
+    Args:
+        patterns: See `SweepSettings.ckpts`.
+        tell: Told in a line which of them are left out, because a training has not finished writing them.
+
     Raises:
-        SettingsError: A pattern matches no folder, or two checkpoints would have one name.
+        SettingsError: A pattern matches no folder, all that match are unfinished, or two checkpoints would have one name.
     """
     found: dict[str, Checkpoint] = {}
+    unfinished: dict[str, None] = {}
+    judges = [adapter for adapter in find_adapters()[0].values() if isinstance(adapter, TellsIncomplete)]
     for pattern in patterns:
         scheme, path = _split(pattern)
         path = str(Path(path).expanduser())
@@ -70,11 +77,21 @@ def find_checkpoints(patterns: Sequence[str]) -> list[Checkpoint]:
             fixed = fixed.parent
         for folder in folders:
             checkpoint = Checkpoint(folder.relative_to(fixed).as_posix(), f"{scheme}{folder}")
+            if any(judge.is_incomplete(str(folder)) for judge in judges):
+                unfinished[checkpoint.name] = None
+                continue
             other = found.setdefault(checkpoint.name, checkpoint)
             if other != checkpoint:
                 raise SettingsError(
                     f"--ckpts: {other.ckpt} and {checkpoint.ckpt} would both be called {checkpoint.name}; sweep them apart"
                 )
+    if unfinished:
+        names = ", ".join(sorted(unfinished, key=natural))
+        if not found:
+            raise SettingsError(
+                f"--ckpts: no checkpoint is complete ({names}): a training was cut off, or is writing them"
+            )
+        tell(f"note: left out, because incomplete (a training was cut off, or is writing): {names}")
     return [found[name] for name in sorted(found, key=natural)]
 
 
@@ -98,14 +115,14 @@ def run_sweep(
         out: A folder for each checkpoint is made here, and `sweep.csv` with all of them.
         overwrite: Drop what other runs left in those folders.
         reporter: Makes the reporter of one checkpoint that is evaluated here.
-        on_checkpoint: Told in a line when a checkpoint begins, ends or fails.
+        on_checkpoint: Told in a line when a checkpoint begins, ends, fails or is left out.
 
     Raises:
         SettingsError: No checkpoint is found, or the launcher cannot be used.
         DataError: The data is at fault, and would be for every checkpoint.
         RankError: Another rank is lost.
     """
-    checkpoints = ranks.from_first(lambda: find_checkpoints(settings.ckpts))
+    checkpoints = ranks.from_first(lambda: find_checkpoints(settings.ckpts, on_checkpoint))
     if settings.launcher != "local" and ranks.count() > 1:
         raise SettingsError(f"--launcher {settings.launcher} starts processes itself: start it without torchrun")
     if settings.launcher == "local":

@@ -1,6 +1,8 @@
 """`frozenprobe leaderboard` as a person runs it."""
 
 import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -32,6 +34,15 @@ def test_runs_and_the_papers_rows_are_printed_and_written(tmp_path, capsys):
     wide = read_leaderboard(tmp_path / "wide.csv")
     assert set(wide["source"]) == {"measured", "published"}
     assert len(pd.read_csv(tmp_path / "long.csv")) == 4 * 9 + 8 * 13
+
+
+@pytest.mark.parametrize("words", [["leaderboard", "--with-published"], ["--version"]])
+def test_a_reader_that_has_left_ends_it_as_any_other_tool(words):
+    command = [sys.executable, "-m", "frozenprobe", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
 
 
 def test_the_papers_rows_alone_need_no_run(tmp_path, capsys):

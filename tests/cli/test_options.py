@@ -22,6 +22,7 @@ def run(capsys, *argv):
         (["--ckpt", "x", "--out", "r", "--dtype", "fp8"], "frozenprobe: --dtype: should be 'fp32', 'bf16' or 'fp16'"),
         (["--ckpt", "x", "--dry-run", "--unfrozen"], "frozenprobe: --dry-run estimates forward passes"),
         (["--ckpt", "x", "--out", "r", "--finetune-epochs", "0"], "frozenprobe: --finetune-epochs: should be greater"),
+        (["--ckpt", "x", "--out", "r", "--finetune-seeds", "0,0"], "frozenprobe: --finetune-seeds: every seed stands"),
         (["--ckpt", "x", "--out", "r", "--config", "missing.toml"], "frozenprobe: --config missing.toml: "),
     ],
 )
@@ -38,6 +39,14 @@ def test_an_unknown_key_in_a_config_file_says_what_is_allowed(capsys, tmp_path):
     code, output = run(capsys, "glue", "--out", "r", "--config", str(config))
     assert code == 2
     assert "unknown setting probes.lambda; allowed are regimes, draws, max_train" in output.err
+
+
+def test_the_group_settings_is_no_section_of_a_config_file(capsys, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text('[settings]\nsuite = "builtin"\n[encoder]\nckpt = "x"\n')
+    code, output = run(capsys, "glue", "--out", "r", "--config", str(config))
+    assert code == 2
+    assert "what --help lists under settings stands at the top of the file, in no section" in output.err
 
 
 def test_help_lists_every_setting_with_its_default(capsys):

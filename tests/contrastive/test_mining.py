@@ -9,7 +9,7 @@ import frozenprobe
 from frozenprobe.contrastive.data import prepare
 from frozenprobe.contrastive.mining import mine_negatives
 from frozenprobe.contrastive.settings import PairSettings
-from frozenprobe.errors import DataError, EncoderError, RecordError
+from frozenprobe.errors import DataError, EncoderError, RecordError, SettingsError
 from tests.contrastive.test_features import alone
 from tests.features.conftest import PoolingFake
 
@@ -120,6 +120,7 @@ def test_wrong_input_is_refused_before_any_encoding(fake, write_rows, tmp_path):
         ((pairs, tmp_path), {}, RecordError, r"\.jsonl file|is there already"),
         ((pairs, out), {"corpus": other}, DataError, "no column text; it has passage"),
         ((pairs, out), {"corpus": tmp_path / "nowhere.jsonl"}, DataError, "no such file"),
+        ((pairs, out), {"depth": 1, "negatives": 5}, SettingsError, "--depth 1 is below --negatives 5"),
         ((pairs, out), {"pooling": "own"}, EncoderError, "declares no pooling"),
     ):
         with pytest.raises(error, match=message):

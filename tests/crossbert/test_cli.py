@@ -43,7 +43,10 @@ def test_prepare_then_train_from_the_terminal(tiny_config, tmp_path, capsys):
         (["prepare", "--out", "x"], "exactly one of text, hub and builtin"),
         (["prepare", "--text", "absent.txt", "--out", "x"], "absent.txt: no such file or folder"),
         (["prepare", "--builtin", "0", "--out", "x"], "--builtin: "),
-        (["train", "--config", "absent.toml"], "absent.toml"),
+        (
+            ["train", "--config", "absent.toml"],
+            "absent.toml: there is no such file; recipes are nano, pico, small, smoke",
+        ),
         (["train", "--config", "smoke", "--set", "data.folder=absent"], "absent is not prepared data"),
         (["train", "--config", "smoke", "--set", "model.name=huge"], "there is no configuration 'huge'"),
     ],

@@ -63,10 +63,34 @@ def test_flops_of_a_named_model_and_of_one_described_by_options(capsys, tmp_path
     assert "total 103.28" in capsys.readouterr().out
 
 
+def test_flops_takes_what_train_takes(capsys, tmp_path):
+    described = [
+        "--width",
+        "128",
+        "--layers",
+        "8",
+        "--heads",
+        "4",
+        "--predictor-layers",
+        "2",
+        "--sequence-length",
+        "256",
+    ]
+    file = tmp_path / "mine.toml"
+    file.write_text('steps = 3\nmodel = "bert-77m"\n')
+    for same in (["--config", "nano"], described), (["--config", str(file)], ["bert-77m"]):
+        out = []
+        for words in same:
+            run(flops, *words)
+            out.append(capsys.readouterr().out)
+        assert out[0] == out[1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["bert-1m"], "known are"),
+        (["--config", "nope"], "--config nope: there is no such file; recipes are nano, pico, small, smoke"),
         (["bert-77m", "--heads", "7"], "width 576 over heads 7"),
         (["--mask-ratio", "2"], "--mask-ratio"),
     ],

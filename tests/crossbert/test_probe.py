@@ -8,14 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import frozenprobe
 from crossbert.encoder import PredictorPooler
 from crossbert.export import export
 from crossbert.probe import adapter
 from crossbert.scaling import flops_per_position
-from frozenprobe.encoders.base import Encoder, HasWarmPooler
+from frozenprobe.encoders.base import Encoder, Finetunable, HasWarmPooler
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.module import ModuleEncoder
-from frozenprobe.encoders.registry import Adapter, claim
+from frozenprobe.encoders.registry import Adapter, claim, load_encoder
 from frozenprobe.errors import EncoderError
 from frozenprobe.settings import EncoderSettings
 from tests.crossbert import tiny
@@ -145,6 +146,14 @@ def test_options_change_what_they_say(tmp_path):
             load(tmp_path / "run", **options)
 
 
+@pytest.mark.parametrize("name", ["nothing", "Nano"])
+def test_a_name_that_ships_not_with_the_package_is_refused_without_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("crossbert.encoder.load_exported", lambda *_: pytest.fail("asked the hub"))
+    with pytest.raises(EncoderError, match=f"--ckpt crossbert:{name}: .*ships with the package: crossbert:nano"):
+        load_encoder(f"crossbert:{name}")
+
+
 def test_a_tokenizer_with_more_words_than_the_model_is_refused(tmp_path):
     write_checkpoint(tmp_path / "run", vocabulary=200)
     with pytest.raises(EncoderError, match="300 words, but the model has 200"):
@@ -183,3 +192,35 @@ def test_the_warm_pooler_is_a_trainable_copy(tmp_path):
             parameter.zero_()
     assert untouched.predictor.mask.abs().sum() > 0
     assert encoder.warm_pooler().predictor.mask.abs().sum() > 0
+
+
+@pytest.mark.parametrize("objective", ["crossbert", "bert"])
+def test_steps_and_exported_folders_are_finetuned(tmp_path, objective):
+    write_checkpoint(tmp_path / "run", objective=objective)
+    export(tmp_path / "run", tmp_path / "exported")
+    for ckpt, dtype in ((tmp_path / "run/step-1", "bf16"), (tmp_path / "exported", "fp32")):
+        frame = frozenprobe.evaluate_glue(
+            ckpt,
+            suite="builtin",
+            tasks="builtin-paraphrase",
+            unfrozen=True,
+            encoder={"dtype": dtype},
+            probes={"bootstrap": 20, "max_evaluated": 40},
+            finetune={"seeds": (0,), "epochs": 1, "max_train": 32},
+        )
+        assert set(frame["training"]) == {"finetuned"}
+        assert frame["value"].notna().all()
+
+
+def test_a_finetuned_copy_learns_and_the_encoder_stays(tmp_path):
+    write_checkpoint(tmp_path / "run")
+    encoder = load(tmp_path / "run")
+    assert isinstance(encoder, Finetunable)
+    before = encoder.fingerprint()
+    batch, seen = hidden(encoder)
+    copied = encoder.trainable()
+    assert torch.allclose(copied(batch.ids, batch.mask, batch.types)[batch.mask], seen["last"][batch.mask], atol=1e-5)
+    copied(batch.ids, batch.mask).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in copied.parameters())
+    torch.optim.SGD(copied.parameters(), 0.1).step()
+    assert encoder.fingerprint() == before

@@ -158,6 +158,30 @@ def test_a_scheme_stands_before_each_checkpoint(training):
     ]
 
 
+def test_a_step_that_a_training_has_not_finished_is_named_and_left_out(training, tmp_path):
+    shutil.rmtree(training / "a" / "step-9")
+    for name in ("step-20", "step-30"):  # a training's own; its marker is written last
+        (training / "b" / name / "state").mkdir(parents=True)
+        (training / "b" / name / "COMPLETE").touch()
+    (training / "b" / "step-30" / "COMPLETE").unlink()
+    shutil.rmtree(training / "b" / "step-30" / "state")
+    (training / "b" / "step-40" / "state").mkdir(parents=True)
+    lines = []
+    found = find_checkpoints([f"{training}/*/step-*"], lines.append)
+    assert [one.name for one in found] == ["a/step-10", "a/step-100", "b/step-20"]
+    (line,) = lines
+    assert line.endswith("is writing): b/step-30, b/step-40")
+    with pytest.raises(SettingsError, match=r"no checkpoint is complete \(step-40\)"):
+        find_checkpoints([f"crossbert:{training}/b/step-4*"])
+    told = []
+    result = run_sweep(
+        settings(training, ckpts=f"{training}/*/step-[134]0*"), tmp_path / "out", on_checkpoint=told.append
+    )
+    assert list(result.runs) == ["a/step-10", "a/step-100"]
+    assert not result.failed
+    assert "b/step-30, b/step-40" in told[0]
+
+
 @pytest.fixture
 def submitit(monkeypatch):
     """A stand-in for submitit: remembers what was asked for, and knows a job `7` of an earlier call that is running."""
