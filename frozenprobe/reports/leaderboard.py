@@ -161,11 +161,15 @@ def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged:
 
 
 def _rank(row: Row, board: Board, averaged: tuple[str, ...]) -> tuple:
-    """By method and protocol, then the best first, and rows without an average behind."""
+    """By method and protocol, then the best first, and rows without an average behind.
+
+    Finetuned rows stand together whatever epoch they are of, since the paper does not say it of its own.
+    """
     method = METHOD_ORDER.index(row.method) if row.method in METHOD_ORDER else len(METHOD_ORDER)
     average = board.average(row.scores, averaged)["avg"]
     rest = (row.model, row.pair_form, row.run)
-    return (method, row.backbone, row.protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
+    protocol = "" if row.method == "finetuned" else row.protocol
+    return (method, row.backbone, protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
 
 
 def _long(rows: Sequence[Row], board: Board) -> pd.DataFrame:

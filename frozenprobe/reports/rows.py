@@ -17,7 +17,7 @@ from frozenprobe.records.schema import Unit
 from frozenprobe.reports.boards import CATEGORIES, Board
 from frozenprobe.settings import Cost, parse
 
-METHODS = {"ridge": "linear", "knn": "kNN"}
+METHODS = {"ridge": "linear", "knn": "kNN", "finetune": "finetuned"}
 LEFT_OUT = {"baseline", "control"}  # protocols that say something of the data, not of the encoder
 
 
@@ -78,7 +78,7 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
         for score in unit.rows:
             if score["kind"] == "score" and score["is_headline"] and score["protocol"] not in LEFT_OUT:
                 for form in forms if unit.key.pair_form == "single" else (unit.key.pair_form,):
-                    key = (form, score["probe"], score["protocol"], unit.about.get("backbone", "frozen"))
+                    key = (form, score["probe"], score["protocol"], _backbone(unit))
                     groups[key].append((unit, score))
     speed = throughput(run)
     encoder = run.manifest["encoder"]
@@ -104,6 +104,11 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
         row.single = [{**score, "title": unit.title, "task": unit.key.task} for unit, score in scored]
         _fill(row, scored, board)
     return rows
+
+
+def _backbone(unit: Unit) -> str:
+    """A finetuned unit trained every weight; of poolers the record says it."""
+    return "unfrozen" if unit.key.training == "finetuned" else unit.about.get("backbone", "frozen")
 
 
 def _fill(row: Row, scored: Sequence[tuple[Unit, dict[str, Any]]], board: Board) -> None:

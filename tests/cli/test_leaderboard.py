@@ -7,7 +7,7 @@ import pytest
 
 from frozenprobe.cli.main import main
 from frozenprobe.reports.leaderboard import read_leaderboard
-from tests.reports.runs import glue_run
+from tests.reports.runs import TITLES, finetuned_unit, glue_run, make_run
 
 
 def leaderboard(*argv):
@@ -39,6 +39,15 @@ def test_the_papers_rows_alone_need_no_run(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "avg printed 46.9, row gives 48.0" in output
     assert "MTEB(eng, v1), contrastive, unfrozen" in output
+
+
+def test_finetuned_runs_share_a_table_with_the_papers_and_say_their_epoch(tmp_path, capsys):
+    folder = make_run(tmp_path / "mine", [finetuned_unit(task, 0.9) for task in TITLES])
+    assert leaderboard(folder, "--with-published") == 0
+    output = capsys.readouterr().out
+    table = output[output.index("GLUE, finetuned, unfrozen, joint") :]
+    assert all(name in table for name in ("BERT", "mine, last epoch", "mine, best epoch"))
+    assert output.count("finetune") == output.count("finetuned") == 1
 
 
 @pytest.mark.parametrize("width", [48, 80, 160])

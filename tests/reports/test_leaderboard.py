@@ -11,7 +11,7 @@ from frozenprobe.records.reading import read_run
 from frozenprobe.reports.boards import BOARDS, CATEGORIES
 from frozenprobe.reports.leaderboard import make_leaderboard, read_leaderboard, write_leaderboard
 from frozenprobe.reports.paper_tables import TABLES, read_table
-from tests.reports.runs import TITLES, glue_run, make_run, make_unit
+from tests.reports.runs import TITLES, finetuned_unit, glue_run, make_run, make_unit
 
 GLUE_COLUMNS = [
     "model", "source", "method", "backbone", "protocol", "pair_form", "params", "flops", "tokens_per_s",
@@ -115,6 +115,17 @@ def test_a_run_gives_a_row_per_probe_and_protocol(tmp_path):
     assert frame.loc[0, "encoding_tokens_per_s"] == 2000  # 3,000 tokens in 1.5 s for each task
     assert frame.loc[0, "device"] == "cpu fp32"
     assert frame.loc[0, ["printed_avg", "tokens_per_s"]].isna().all()
+
+
+def test_finetuned_runs_stand_beside_the_papers_finetuned_rows(tmp_path):
+    folder = make_run(tmp_path / "mine", [finetuned_unit(task, 0.9) for task in TITLES])
+    frame = make_leaderboard([folder], with_published=True).frame
+    ours = frame[frame["source"] == "measured"]
+    assert ours[["method", "backbone", "pair_form"]].to_numpy().tolist() == [["finetuned", "unfrozen", "joint"]] * 2
+    assert set(ours["protocol"]) == {"honest", "paper"}
+    finetuned = frame[frame["method"] == "finetuned"]
+    assert finetuned["avg"].tolist() == sorted(finetuned["avg"], reverse=True)
+    assert len(finetuned) == 2 + len(read_table("table3_glue_finetuned.csv"))
 
 
 def test_an_incomplete_row_has_no_average_and_says_what_it_lacks(tmp_path):
