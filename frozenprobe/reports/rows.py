@@ -15,6 +15,7 @@ from frozenprobe.errors import SettingsError
 from frozenprobe.records.reading import Run
 from frozenprobe.records.schema import Unit
 from frozenprobe.reports.boards import CATEGORIES, Board
+from frozenprobe.reports.conditions import Conditions, conditions
 from frozenprobe.settings import Cost, parse
 
 METHODS = {"ridge": "linear", "knn": "kNN", "finetune": "finetuned"}
@@ -43,6 +44,7 @@ class Row:
         encoding_tokens_per_s: Measured throughput of the frozen forward pass.
         device: What that was measured on.
         encoder: The encoder's own name.
+        conditions: What the scores depend on beside the encoder.
     """
 
     model: str
@@ -62,6 +64,12 @@ class Row:
     encoding_tokens_per_s: int | None = None
     device: str = ""
     encoder: str = ""
+    conditions: Conditions = field(default_factory=Conditions)
+
+    @property
+    def max_train(self) -> str:
+        """Train rows at most: a number, `all`, or empty where that is unknown."""
+        return self.conditions.max_train
 
     @property
     def lacks(self) -> str:
@@ -99,6 +107,7 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
                 encoding_tokens_per_s=speed,
                 device=" ".join(filter(None, [encoder.get("device"), encoder.get("dtype")])),
                 scores={},
+                conditions=conditions(run, probe, scored),
             )
         )
         row.single = [{**score, "title": unit.title, "task": unit.key.task} for unit, score in scored]
