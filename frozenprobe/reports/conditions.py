@@ -27,7 +27,7 @@ class Conditions:
     """
 
     settings: dict[str, str] = field(default_factory=dict)
-    data: dict[tuple[str, ...], str] = field(default_factory=dict)
+    data: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def max_train(self) -> str:
@@ -44,13 +44,13 @@ def conditions(run: Run, probe: str, scored: Sequence[tuple[Unit, dict[str, Any]
     asked = run.manifest.get("settings", {}).get("encoder", {}).get("max_length")
     settings["max length"] = str(asked or "the model's own")
     draw = (settings.get(_called("max_train", probe), ""), settings.get("seed", ""))
-    data = {}
+    data: dict[tuple[str, ...], tuple[str, ...]] = {}
     for unit, score in scored:
         digests = unit.about.get("digests", {})
         if score["split"] in digests:
-            data[unit.title, "scored"] = f"{score['split']} {score['metric']} {digests[score['split']]}"
+            data[unit.title, "scored"] = (score["split"], score["metric"], digests[score["split"]])
         if "train" in digests:  # other train rows by other settings are told as settings
-            data[unit.title, "train", *draw] = digests["train"]
+            data[unit.title, "train", *draw] = (digests["train"],)
     return Conditions(settings, data)
 
 
@@ -58,7 +58,7 @@ def unlike(rows: Iterable[tuple[str, Conditions]]) -> list[str]:
     """One line that names what differs between the rows of a table, each given with its name; none where nothing does."""
     rows = list(rows)
     found: dict[str, dict[str, dict[str, None]]] = {}
-    data: dict[tuple[str, ...], set[str]] = {}
+    data: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for name, of_row in rows:
         for setting, value in of_row.settings.items():
             found.setdefault(setting, {}).setdefault(value, {})[name] = None

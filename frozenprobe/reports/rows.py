@@ -91,7 +91,10 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
     speed = throughput(run)
     encoder = run.manifest["encoder"]
     rows = []
+    alike: dict[tuple[str, str, str], Conditions] = {}  # both protocols of a probe have the same
     for (form, probe, protocol, backbone), scored in groups.items():
+        if (form, probe, backbone) not in alike:
+            alike[form, probe, backbone] = conditions(run, probe, scored)
         rows.append(
             row := Row(
                 model=label,
@@ -107,7 +110,7 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
                 encoding_tokens_per_s=speed,
                 device=" ".join(filter(None, [encoder.get("device"), encoder.get("dtype")])),
                 scores={},
-                conditions=conditions(run, probe, scored),
+                conditions=alike[form, probe, backbone],
             )
         )
         row.single = [{**score, "title": unit.title, "task": unit.key.task} for unit, score in scored]
