@@ -128,7 +128,7 @@ def leaderboard_of(
     if costs is not None:
         notes += [f"{costs}: no row is of {name}" for name in add_costs(rows, read_costs(Path(costs)))]
     if not rows:
-        raise RecordError(f"there is nothing to show for {board.suite}: no run of it is finished or published")
+        raise RecordError(_nothing(runs, board, is_published=with_published))
     scored = {column for row in rows for column in row.scores}
     if clash := scored & {*TEXT, *COUNTS, *board.averages}:
         raise ComparisonError(
@@ -145,6 +145,19 @@ def leaderboard_of(
     rows.sort(key=lambda row: _rank(row, board, averaged))
     wide = _wide(rows, board, columns, averaged)
     return Leaderboard(board, columns, averaged, rows, wide, _long(rows, board), notes)
+
+
+def _nothing(runs: Sequence[Run], board: Board, *, is_published: bool) -> str:
+    """Why a leaderboard has no row."""
+    if is_published:
+        return f"there is nothing to show: the paper has no rows of {board.suite}, and no run given has"
+    if not runs:
+        return "there is nothing to show: name runs, or --with-published"
+    damaged = sum(len(run.damaged) for run in runs)
+    folders = ", ".join(str(run.folder) for run in runs) + (f" ({damaged} damaged)" if damaged else "")
+    if not any(run.units for run in runs):
+        return f"there is nothing to show: no task is finished in {folders}"
+    return f"there is nothing to show: no task of {board.suite} is finished in {folders}"
 
 
 def _values(row: Row, board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> dict[str, float]:

@@ -25,7 +25,7 @@ NAME = 12  # characters that a model's name may be broken to
 def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
     """Prints the tables, then flags and notes."""
     groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in leaderboard.rows:
+    for row in filter(lambda row: row.scores, leaderboard.rows):
         protocol = "" if row.method == "finetuned" else row.protocol
         groups.setdefault((row.method, row.backbone, protocol, row.pair_form), []).append(row)
     flags = {id(row): flag(row, leaderboard.values(row)) for row in leaderboard.rows}
@@ -38,11 +38,17 @@ def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
         for row in leaderboard.rows
         if flags[id(row)]
     ]
-    lines += dict.fromkeys(f"{row.model}: incomplete, lacks {row.lacks}" for row in leaderboard.rows if row.missing)
+    lines += dict.fromkeys(_incomplete(row) for row in leaderboard.rows if row.missing)
     for line in [*lines, *leaderboard.notes]:
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     published = " (dim: published)" if any(row.source == "published" for row in leaderboard.rows) else ""
     console.print(f"percent; averages are recomputed from the row{published}", style="dim")
+
+
+def _incomplete(row: Row) -> str:
+    if row.scores:
+        return f"{row.model}: incomplete, lacks {row.lacks}"
+    return f"{row.model}: not in the table, no category is whole ({row.lacks}); `frozenprobe show {row.run}` prints its tasks"
 
 
 def _layout(

@@ -278,7 +278,7 @@ def test_suites_are_never_mixed(tmp_path):
     assert set(only.frame["model"]) == {"a"}
     assert only.notes == [f"{tmp_path / 'b'}: no finished task of GLUE; left out"]
     with pytest.raises(
-        ComparisonError, match="unknown suite 'gleu'; allowed are glue, builtin, mteb-v1, mteb-v2, mine"
+        ComparisonError, match="unknown suite 'gleu'; allowed are glue, builtin, mteb-v1, mteb-v2, custom, mine"
     ):
         make_leaderboard(runs, suite="gleu")
 
