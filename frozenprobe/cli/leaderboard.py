@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from frozenprobe.errors import SettingsError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
@@ -13,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long", type=Path, metavar="OUT", help="write it there with one row per score")
     parser.add_argument("--with-published", action="store_true", help="add the paper's rows")
     parser.add_argument(
-        "--suite", metavar="SUITE", help="glue, builtin, mteb-v1, mteb-v2 or your own; default: what the runs are of"
+        "--suite",
+        metavar="SUITE",
+        help="glue, builtin, mteb-v1, mteb-v2 or custom (your own tasks); default: what the runs are of",
     )
     parser.add_argument(
         "--costs", type=Path, metavar="TOML", help="params, flops and tokens_per_s of models, a table for each"
@@ -26,6 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         FrozenprobeError: Wrong input.
     """
+    files = [path.resolve() for path in (arguments.csv, arguments.long) if path is not None]
+    if len(set(files)) < len(files):
+        raise SettingsError(f"--csv and --long are both {arguments.csv}: one would replace the other")
+
     from frozenprobe.reports.console import terminal
     from frozenprobe.reports.leaderboard import make_leaderboard, write_leaderboard
     from frozenprobe.reports.leaderboard_table import print_leaderboard

@@ -9,6 +9,7 @@ import numpy as np
 
 from frozenprobe.errors import ComparisonError
 
+CUSTOM = "custom"  # the suite of tasks from files
 GLUE_TASKS = ("mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb")
 TITLES = {"mnli": "MNLI", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA"}
 TITLES |= {"stsb": "STS-B", "sts": "STS"}
@@ -85,7 +86,7 @@ def board_of(suite: str | None, found: set[str]) -> Board:
         return BOARDS[suite]
     if suite in by_suite:
         return by_suite[suite]
-    if suite in found:
+    if suite in found or suite == CUSTOM:
         return Board(suite, suite)
-    allowed = ", ".join(dict.fromkeys([*BOARDS, *sorted(found - set(by_suite))]))
+    allowed = ", ".join(dict.fromkeys([*BOARDS, CUSTOM, *sorted(found - set(by_suite))]))
     raise ComparisonError(f"unknown suite {suite!r}; allowed are {allowed}")

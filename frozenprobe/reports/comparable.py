@@ -98,7 +98,7 @@ def left_out(runs: Sequence[Run], labels: Sequence[str], answers: Sequence[Answe
 
 
 def _check_protocol(first: Run, other: Run, first_label: str, label: str, settings: CompareSettings) -> None:
-    ours, theirs = _protocol(first, settings.probe), _protocol(other, settings.probe)
+    ours, theirs = protocol_of(first, settings.probe), protocol_of(other, settings.probe)
     differences = [
         f"{name} {ours.get(name)} and {theirs.get(name)}"
         for name in dict.fromkeys([*ours, *theirs])
@@ -109,7 +109,7 @@ def _check_protocol(first: Run, other: Run, first_label: str, label: str, settin
         raise ComparisonError(f"{first_label} and {label} were probed under different protocols: {found}")
 
 
-def _protocol(run: Run, probe: str) -> dict[str, Any]:
+def protocol_of(run: Run, probe: str) -> dict[str, Any]:
     """The settings that decide a probe's answers."""
     probes = run.manifest["identity"].get("probes", {})
     common = {name: probes.get(name) for name in ("max_train", "seed")}

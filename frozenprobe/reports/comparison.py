@@ -19,6 +19,7 @@ from frozenprobe.errors import ComparisonError
 from frozenprobe.metrics import METRICS
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.reports.comparable import Answers, common_answers, left_out
+from frozenprobe.reports.mteb import is_mteb
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.settings import CompareSettings, parse
 from frozenprobe.statistics.paired import Contrast, holm, mcnemar, mean_contrast, paired_contrasts
@@ -93,6 +94,10 @@ def compare(runs: Sequence[Run], settings: CompareSettings) -> Comparison:
     """
     if len(runs) < 2:
         raise ComparisonError("a comparison needs two runs or more")
+    if mteb := next((run.folder for run in runs if is_mteb(run)), None):
+        raise ComparisonError(
+            f"{mteb} is a run of MTEB, which keeps no answers for a paired test; set such runs side by side with leaderboard"
+        )
     folders = [run.folder.resolve() for run in runs]
     if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
         raise ComparisonError(f"{twice} is named twice")

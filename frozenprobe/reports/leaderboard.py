@@ -16,18 +16,20 @@ from frozenprobe.errors import ComparisonError, RecordError
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.boards import TITLES, Board, board_of
+from frozenprobe.reports.conditions import unlike
 from frozenprobe.reports.naming import labels as labels_of
 from frozenprobe.reports.naming import once
 from frozenprobe.reports.paper_tables import flag, published_rows
 from frozenprobe.reports.rows import Row, add_costs, read_costs, run_rows
 from frozenprobe.reports.summary import place
 
-TEXT = ("model", "source", "method", "backbone", "protocol", "pair_form", "flops", "device", "missing", "flag", "run")
+ABOUT = ("model", "source", "method", "backbone", "protocol", "pair_form")
+TEXT = (*ABOUT, "max_train", "flops", "device", "missing", "flag", "run")
 COUNTS = ("params", "tokens_per_s", "encoding_tokens_per_s")
-BEFORE = (*TEXT[:6], "params", "flops", "tokens_per_s", "encoding_tokens_per_s", "device")
+BEFORE = (*ABOUT, "max_train", "params", "flops", "tokens_per_s", "encoding_tokens_per_s", "device")
 METHOD_ORDER = ("linear", "kNN", "finetuned", "contrastive")
 LONG = (
-    *TEXT[:6],
+    *ABOUT,
     "suite",
     "task",
     "metric",
@@ -41,7 +43,7 @@ LONG = (
     "distance",
     "run",
 )
-LONG_TEXT = (*TEXT[:6], "suite", "task", "metric", "distance", "run")
+LONG_TEXT = (*ABOUT, "suite", "task", "metric", "distance", "run")
 LONG_COUNTS = ("n", "n_evaluated", "k")
 
 
@@ -56,7 +58,7 @@ class Leaderboard:
         rows: What the frame is made of, in its order.
         frame: One row per model and method.
         long: One row per score.
-        notes: What to know: damaged files, costs of models that are not there.
+        notes: What to know: damaged files, costs of models that are not there, rows that were not measured alike.
     """
 
     board: Board
@@ -126,7 +128,7 @@ def leaderboard_of(
     if costs is not None:
         notes += [f"{costs}: no row is of {name}" for name in add_costs(rows, read_costs(Path(costs)))]
     if not rows:
-        raise RecordError(f"there is nothing to show for {board.suite}: no run of it is finished or published")
+        raise RecordError(_nothing(runs, board, is_published=with_published))
     scored = {column for row in rows for column in row.scores}
     if clash := scored & {*TEXT, *COUNTS, *board.averages}:
         raise ComparisonError(
@@ -139,9 +141,23 @@ def leaderboard_of(
         for column in averaged:
             if column not in row.scores:
                 row.missing.setdefault(column, column)
+    notes += unlike(("published" if row.source == "published" else row.model, row.conditions) for row in rows)
     rows.sort(key=lambda row: _rank(row, board, averaged))
     wide = _wide(rows, board, columns, averaged)
     return Leaderboard(board, columns, averaged, rows, wide, _long(rows, board), notes)
+
+
+def _nothing(runs: Sequence[Run], board: Board, *, is_published: bool) -> str:
+    """Why a leaderboard has no row."""
+    if is_published:
+        return f"there is nothing to show: the paper has no rows of {board.suite}, and no run given has"
+    if not runs:
+        return "there is nothing to show: name runs, or --with-published"
+    damaged = sum(len(run.damaged) for run in runs)
+    folders = ", ".join(str(run.folder) for run in runs) + (f" ({damaged} damaged)" if damaged else "")
+    if not any(run.units for run in runs):
+        return f"there is nothing to show: no task is finished in {folders}"
+    return f"there is nothing to show: no task of {board.suite} is finished in {folders}"
 
 
 def _values(row: Row, board: Board, columns: tuple[str, ...], averaged: tuple[str, ...]) -> dict[str, float]:
@@ -161,25 +177,29 @@ def _wide(rows: Sequence[Row], board: Board, columns: tuple[str, ...], averaged:
 
 
 def _rank(row: Row, board: Board, averaged: tuple[str, ...]) -> tuple:
-    """By method and protocol, then the best first, and rows without an average behind."""
+    """By method and protocol, then the best first, and rows without an average behind.
+
+    Finetuned rows stand together whatever epoch they are of, since the paper does not say it of its own.
+    """
     method = METHOD_ORDER.index(row.method) if row.method in METHOD_ORDER else len(METHOD_ORDER)
     average = board.average(row.scores, averaged)["avg"]
     rest = (row.model, row.pair_form, row.run)
-    return (method, row.backbone, row.protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
+    protocol = "" if row.method == "finetuned" else row.protocol
+    return (method, row.backbone, protocol, np.isnan(average), 0.0 if np.isnan(average) else -average, *rest)
 
 
 def _long(rows: Sequence[Row], board: Board) -> pd.DataFrame:
     """One row per score: of every task where the records are ours, of every column where the paper's."""
     lines = []
     for row in rows:
-        common = {name: getattr(row, name) for name in (*TEXT[:6], "run")} | {"suite": board.suite}
+        common = {name: getattr(row, name) for name in (*ABOUT, "run")} | {"suite": board.suite}
         for score in row.single:
             percent = {name: 100 * score[name] for name in ("low", "high")}
             lines.append({**score, **common, **percent, "score": 100 * score["value"]})
         if not row.single:
             lines += [{**common, "task": column, "score": row.scores[column]} for column in board.columns]
     frame = _typed(pd.DataFrame(lines, columns=list(LONG)), LONG_TEXT, LONG_COUNTS, 4)
-    return frame.sort_values([*TEXT[:6], "run", "task"], kind="stable").reset_index(drop=True)
+    return frame.sort_values([*ABOUT, "run", "task"], kind="stable").reset_index(drop=True)
 
 
 def _typed(frame: pd.DataFrame, text: Sequence[str], counts: Sequence[str], decimals: int) -> pd.DataFrame:

@@ -18,14 +18,16 @@ from frozenprobe.reports.paper_tables import flag
 from frozenprobe.reports.rows import Row
 
 COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": 0}
+EPOCHS = {"honest": "last epoch", "paper": "best epoch"}  # of finetuned rows, which share a table with the paper's
 NAME = 12  # characters that a model's name may be broken to
 
 
 def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
     """Prints the tables, then flags and notes."""
     groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in leaderboard.rows:
-        groups.setdefault((row.method, row.backbone, row.protocol, row.pair_form), []).append(row)
+    for row in filter(lambda row: row.scores, leaderboard.rows):
+        protocol = "" if row.method == "finetuned" else row.protocol
+        groups.setdefault((row.method, row.backbone, protocol, row.pair_form), []).append(row)
     flags = {id(row): flag(row, leaderboard.values(row)) for row in leaderboard.rows}
     for group, rows in groups.items():
         title = ", ".join(filter(None, [leaderboard.board.suite, *group]))
@@ -36,11 +38,17 @@ def print_leaderboard(leaderboard: Leaderboard, console: Console) -> None:
         for row in leaderboard.rows
         if flags[id(row)]
     ]
-    lines += dict.fromkeys(f"{row.model}: incomplete, lacks {row.lacks}" for row in leaderboard.rows if row.missing)
+    lines += dict.fromkeys(_incomplete(row) for row in leaderboard.rows if row.missing)
     for line in [*lines, *leaderboard.notes]:
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     published = " (dim: published)" if any(row.source == "published" for row in leaderboard.rows) else ""
     console.print(f"percent; averages are recomputed from the row{published}", style="dim")
+
+
+def _incomplete(row: Row) -> str:
+    if row.scores:
+        return f"{row.model}: incomplete, lacks {row.lacks}"
+    return f"{row.model}: not in the table, no category is whole ({row.lacks}); `frozenprobe show {row.run}` prints its tasks"
 
 
 def _layout(
@@ -53,7 +61,7 @@ def _layout(
         values = leaderboard.values(row)
         cost = [f"{row.params / 1e6:,.0f}M" if row.params else "", row.flops]
         scores = ["-" if math.isnan(values[name]) else f"{values[name]:.1f}" for name in leaderboard.shown]
-        lines.append([row.model + (" *" if flags[id(row)] else ""), *cost, *scores])
+        lines.append([_name(row) + (" *" if flags[id(row)] else ""), *cost, *scores])
         styles.append("dim" if row.source == "published" else "")
     scores_only_heads, scores_only = heads[:1] + heads[3:], [line[:1] + line[3:] for line in lines]
     for table in (
@@ -72,6 +80,11 @@ def _layout(
         for column, style in zip(table.columns[1:], styles[first:], strict=False):
             column.style = style
     return tables
+
+
+def _name(row: Row) -> str:
+    epoch = EPOCHS.get(row.protocol) if row.method == "finetuned" else None
+    return f"{row.model}, {epoch}" if epoch else row.model
 
 
 def _table(

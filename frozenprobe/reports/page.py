@@ -29,6 +29,7 @@ ABOUT = {
     "protocol": "protocol",
     "backbone": "backbone",
     "pair_form": "pair form",
+    "max_train": "train rows",
     "source": "source",
 }
 COSTS = {"params": "params (M)", "flops": "training FLOPs", "encoding_tokens_per_s": "encoding tokens/s"}

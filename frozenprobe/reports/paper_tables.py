@@ -10,9 +10,11 @@ import csv
 from importlib.resources import files
 
 from frozenprobe.reports.boards import Board
+from frozenprobe.reports.conditions import TRAIN_ROWS, Conditions
 from frozenprobe.reports.rows import Row
 
 TOLERANCE = 0.1 + 1e-9
+PROBED = Conditions({TRAIN_ROWS: "10000"})  # of the linear probes; of its finetuning the paper does not say it
 # Table -> board, method, backbone ("" where a column says it), protocol.
 TABLES = {
     "table3_glue_linear_probe.csv": ("glue", "linear", "frozen", "paper"),
@@ -42,6 +44,7 @@ def published_rows(board: Board) -> list[Row]:
                         flops=line["flops"],
                         tokens_per_s=int(line["tokens_per_s"]) if line["tokens_per_s"] else None,
                         scores={column: float(line[column]) for column in board.columns},
+                        conditions=PROBED if method == "linear" else Conditions(),
                         printed={name: float(line[name]) for name in board.averages if line.get(name)},
                     )
                 )

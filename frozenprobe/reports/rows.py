@@ -15,9 +15,10 @@ from frozenprobe.errors import SettingsError
 from frozenprobe.records.reading import Run
 from frozenprobe.records.schema import Unit
 from frozenprobe.reports.boards import CATEGORIES, Board
+from frozenprobe.reports.conditions import Conditions, conditions
 from frozenprobe.settings import Cost, parse
 
-METHODS = {"ridge": "linear", "knn": "kNN"}
+METHODS = {"ridge": "linear", "knn": "kNN", "finetune": "finetuned"}
 LEFT_OUT = {"baseline", "control"}  # protocols that say something of the data, not of the encoder
 
 
@@ -43,6 +44,7 @@ class Row:
         encoding_tokens_per_s: Measured throughput of the frozen forward pass.
         device: What that was measured on.
         encoder: The encoder's own name.
+        conditions: What the scores depend on beside the encoder.
     """
 
     model: str
@@ -62,6 +64,12 @@ class Row:
     encoding_tokens_per_s: int | None = None
     device: str = ""
     encoder: str = ""
+    conditions: Conditions = field(default_factory=Conditions)
+
+    @property
+    def max_train(self) -> str:
+        """Train rows at most: a number, `all`, or empty where that is unknown."""
+        return self.conditions.max_train
 
     @property
     def lacks(self) -> str:
@@ -78,12 +86,15 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
         for score in unit.rows:
             if score["kind"] == "score" and score["is_headline"] and score["protocol"] not in LEFT_OUT:
                 for form in forms if unit.key.pair_form == "single" else (unit.key.pair_form,):
-                    key = (form, score["probe"], score["protocol"], unit.about.get("backbone", "frozen"))
+                    key = (form, score["probe"], score["protocol"], _backbone(unit))
                     groups[key].append((unit, score))
     speed = throughput(run)
     encoder = run.manifest["encoder"]
     rows = []
+    alike: dict[tuple[str, str, str], Conditions] = {}  # both protocols of a probe have the same
     for (form, probe, protocol, backbone), scored in groups.items():
+        if (form, probe, backbone) not in alike:
+            alike[form, probe, backbone] = conditions(run, probe, scored)
         rows.append(
             row := Row(
                 model=label,
@@ -99,11 +110,17 @@ def run_rows(run: Run, label: str, board: Board) -> list[Row]:
                 encoding_tokens_per_s=speed,
                 device=" ".join(filter(None, [encoder.get("device"), encoder.get("dtype")])),
                 scores={},
+                conditions=alike[form, probe, backbone],
             )
         )
         row.single = [{**score, "title": unit.title, "task": unit.key.task} for unit, score in scored]
         _fill(row, scored, board)
     return rows
+
+
+def _backbone(unit: Unit) -> str:
+    """A finetuned unit trained every weight; of poolers the record says it."""
+    return "unfrozen" if unit.key.training == "finetuned" else unit.about.get("backbone", "frozen")
 
 
 def _fill(row: Row, scored: Sequence[tuple[Unit, dict[str, Any]]], board: Board) -> None:

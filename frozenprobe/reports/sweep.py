@@ -12,6 +12,7 @@ from rich.table import Table
 
 from frozenprobe.records.reading import Run
 from frozenprobe.records.store import write_atomically
+from frozenprobe.reports.conditions import Conditions, conditions, unlike
 from frozenprobe.reports.summary import LABELS, SummaryRow, summarise, titles
 
 _SHOWN = (("ridge", "honest"), ("knn", "honest"), ("finetune", "honest"))
@@ -35,6 +36,8 @@ def print_sweep(runs: Mapping[str, Run], failed: Mapping[str, str], console: Con
                 label = f"{name} ({line.pair_form})" if several_forms else name
                 table.add_row(label, *_cells(line, columns, 1, missing="-"))
         console.print(table)
+    for note in unlike((name, _conditions(runs[name], line)) for name, lines in rows.items() for line in lines):
+        console.print(note, style="yellow", soft_wrap=True, highlight=False)
     for name, reason in failed.items():
         console.print(f"{name} failed: {reason}", style="yellow", soft_wrap=True, highlight=False)
 
@@ -48,10 +51,11 @@ def write_sweep(runs: Mapping[str, Run], path: Path) -> None:
     columns = _columns(runs)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["checkpoint", "probe", "protocol", "pair_form", *columns, f"mean of {len(columns)}"])
+    writer.writerow(["checkpoint", "probe", "protocol", "pair_form", "max_train", *columns, f"mean of {len(columns)}"])
     for name, run in runs.items():
         for line in summarise(run):
-            writer.writerow([name, line.probe, line.protocol, line.pair_form, *_cells(line, columns, 2, missing="")])
+            about = [name, line.probe, line.protocol, line.pair_form, _conditions(run, line).max_train]
+            writer.writerow([*about, *_cells(line, columns, 2, missing="")])
     write_atomically(path, buffer.getvalue().encode())
 
 
@@ -59,6 +63,16 @@ def _columns(runs: Mapping[str, Run]) -> list[str]:
     """The tasks of the run with the most of them, then those of the others."""
     by_size = sorted((titles(run) for run in runs.values()), key=len, reverse=True)
     return list(dict.fromkeys(title for run in by_size for title in run))
+
+
+def _conditions(run: Run, line: SummaryRow) -> Conditions:
+    scored = [
+        (unit, score)
+        for unit in run.units
+        for score in unit.rows
+        if score["kind"] == "score" and score["is_headline"] and score["probe"] == line.probe
+    ]
+    return conditions(run, line.probe, scored)
 
 
 def _with(lines: list[SummaryRow], probe: str, protocol: str) -> list[SummaryRow]:

@@ -9,7 +9,7 @@ import pytest
 
 from frozenprobe.cli.main import main
 from frozenprobe.reports.leaderboard import read_leaderboard
-from tests.reports.runs import glue_run
+from tests.reports.runs import TITLES, finetuned_unit, glue_run, make_run, make_unit
 
 
 def leaderboard(*argv):
@@ -52,6 +52,34 @@ def test_the_papers_rows_alone_need_no_run(tmp_path, capsys):
     assert "MTEB(eng, v1), contrastive, unfrozen" in output
 
 
+def test_finetuned_runs_share_a_table_with_the_papers_and_say_their_epoch(tmp_path, capsys):
+    folder = make_run(tmp_path / "mine", [finetuned_unit(task, 0.9) for task in TITLES])
+    assert leaderboard(folder, "--with-published") == 0
+    output = capsys.readouterr().out
+    table = output[output.index("GLUE, finetuned, unfrozen, joint") :]
+    assert all(name in table for name in ("BERT", "mine, last epoch", "mine, best epoch"))
+    assert output.count("finetune") == output.count("finetuned") == 1
+
+
+def test_a_run_of_mteb_without_a_whole_category_is_a_line_and_no_table(tmp_path, capsys):
+    units = [make_unit("sts0", 0.5, suite="MTEB(eng, v2)", form="single", category="STS")]
+    assert leaderboard(make_run(tmp_path / "mine", units)) == 0
+    output = capsys.readouterr().out
+    assert "model" not in output
+    assert "mine: not in the table, no category is whole (class 0 of 8, " in output
+    assert f"`frozenprobe show {tmp_path / 'mine'}`" in output
+
+
+@pytest.mark.parametrize("command", [["leaderboard"], ["plot", "--out", "plots"]])
+def test_runs_without_a_finished_task_are_named(command, tmp_path, capsys):
+    folders = [make_run(tmp_path / name, []) for name in "ab"]
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, *map(str, folders)])
+    assert exit_.value.code == 2
+    told = f"there is nothing to show: no task is finished in {folders[0]}, {folders[1]}\n"
+    assert capsys.readouterr().err == f"frozenprobe: {told}"
+
+
 @pytest.mark.parametrize("width", [48, 80, 160])
 @pytest.mark.parametrize("suite", ["glue", "mteb-v1"])
 def test_nothing_is_cut_off_however_narrow_the_terminal(suite, width, tmp_path, capsys, monkeypatch):
@@ -74,7 +102,12 @@ def test_nothing_is_cut_off_however_narrow_the_terminal(suite, width, tmp_path, 
     [
         ([], "nothing to show"),
         (["nowhere"], "nowhere is not a run"),
-        (["--with-published", "--suite", "superglue"], "unknown suite 'superglue'"),
+        (
+            ["--with-published", "--suite", "superglue"],
+            "unknown suite 'superglue'; allowed are glue, builtin, mteb-v1, mteb-v2, custom",
+        ),
+        (["--suite", "custom"], "nothing to show"),
+        (["--with-published", "--csv", "/proc/x.csv", "--long", "/proc/../proc/x.csv"], "--csv and --long are both"),
         (["--with-published", "--csv", "/proc/none/x.csv"], "cannot write /proc/none/x.csv"),
         (["--with-published", "--costs", "nowhere.toml"], "--costs nowhere.toml"),
     ],

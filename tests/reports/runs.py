@@ -1,5 +1,7 @@
 """Runs made by hand: whole records, of an encoder that answers as well as it is told to."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from frozenprobe.metrics import METRICS
@@ -64,6 +66,16 @@ def make_unit(
     unit.add_labels(split, labels)
     for place, layer in enumerate(layers):
         unit.add_view(layer, "mean", layer == "last", _result(metric, labels, predictions, split, shift=0.01 * place))
+    return unit
+
+
+def finetuned_unit(task, skill, *, max_train="all", seeds=(0,), **more):
+    """The same task with every weight trained: scores of the last epoch and of the best."""
+    unit = make_unit(task, skill, finetune={"settings": {"max_train": max_train}, "seeds": list(seeds)}, **more)
+    unit.key = replace(unit.key, training="finetuned")
+    unit.rows = [row for row in unit.rows if row.get("probe") in (None, "ridge")]
+    for row in unit.rows:
+        row |= {"training": "finetuned", "probe": row.get("probe") and "finetune"}
     return unit
 
 

@@ -1,6 +1,7 @@
 """`compare_runs`: the tests are SciPy's and statsmodels' on the same predictions, and what does not compare is refused."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -195,6 +196,13 @@ def test_runs_without_stored_predictions_are_refused(tmp_path):
     bare.rows = [row for row in bare.rows if row["kind"] != "prediction"]
     message = refusal(*two_units(tmp_path, make_unit("rte", 0.5), bare))
     assert message == "RTE: b holds no predictions of ridge, honest; a paired test needs them"
+
+
+def test_runs_of_mteb_are_refused_by_that_name(pair):
+    path = pair[1] / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "suite": "mteb"}))
+    with pytest.raises(ComparisonError, match="strong is a run of MTEB, which keeps no answers"):
+        frozenprobe.compare_runs(*pair)
 
 
 def test_one_run_or_the_same_twice_is_refused(pair):

@@ -1,20 +1,9 @@
 """What stands below the printed table of a run."""
 
-from dataclasses import replace
-
 import pytest
 
 from frozenprobe.cli.main import main
-from tests.reports.runs import PROBES, make_run, make_unit
-
-
-def finetuned(task, *, max_train, seeds):
-    unit = make_unit(task, 0.9, finetune={"settings": {"max_train": max_train}, "seeds": seeds})
-    unit.key = replace(unit.key, training="finetuned")
-    for row in unit.rows:
-        if row.get("probe") == "ridge":
-            row["probe"] = "finetune"
-    return unit
+from tests.reports.runs import PROBES, finetuned_unit, make_run, make_unit
 
 
 @pytest.mark.parametrize(
@@ -31,7 +20,7 @@ def test_the_caption_says_which_rows_were_trained_on_and_scored(tmp_path, capsys
             main(["show", str(folder)])
         return " ".join(capsys.readouterr().out.split())
 
-    unit = finetuned("cola", max_train=max_train, seeds=seeds)
+    unit = finetuned_unit("cola", 0.9, max_train=max_train, seeds=seeds)
     alone = caption([unit])
     assert f"128 tokens, at most 50 rows scored per split; finetuned: {told}" in alone
     assert "honest: chosen" not in alone

@@ -11,10 +11,10 @@ from frozenprobe.records.reading import read_run
 from frozenprobe.reports.boards import BOARDS, CATEGORIES
 from frozenprobe.reports.leaderboard import make_leaderboard, read_leaderboard, write_leaderboard
 from frozenprobe.reports.paper_tables import TABLES, read_table
-from tests.reports.runs import TITLES, glue_run, make_run, make_unit
+from tests.reports.runs import PROBES, TITLES, finetuned_unit, glue_run, make_run, make_unit
 
 GLUE_COLUMNS = [
-    "model", "source", "method", "backbone", "protocol", "pair_form", "params", "flops", "tokens_per_s",
+    "model", "source", "method", "backbone", "protocol", "pair_form", "max_train", "params", "flops", "tokens_per_s",
     "encoding_tokens_per_s", "device", "mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb", "avg", "missing",
     "printed_avg", "flag", "run",
 ]  # fmt: skip
@@ -115,6 +115,49 @@ def test_a_run_gives_a_row_per_probe_and_protocol(tmp_path):
     assert frame.loc[0, "encoding_tokens_per_s"] == 2000  # 3,000 tokens in 1.5 s for each task
     assert frame.loc[0, "device"] == "cpu fp32"
     assert frame.loc[0, ["printed_avg", "tokens_per_s"]].isna().all()
+
+
+def test_finetuned_runs_stand_beside_the_papers_finetuned_rows(tmp_path):
+    folder = make_run(tmp_path / "mine", [finetuned_unit(task, 0.9) for task in TITLES])
+    frame = make_leaderboard([folder], with_published=True).frame
+    ours = frame[frame["source"] == "measured"]
+    assert ours[["method", "backbone", "pair_form"]].to_numpy().tolist() == [["finetuned", "unfrozen", "joint"]] * 2
+    assert set(ours["protocol"]) == {"honest", "paper"}
+    finetuned = frame[frame["method"] == "finetuned"]
+    assert finetuned["avg"].tolist() == sorted(finetuned["avg"], reverse=True)
+    assert len(finetuned) == 2 + len(read_table("table3_glue_finetuned.csv"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"max_train": 50}, "train rows 100 (a, b, c and 1 more), 50 (other)"),
+        ({"seed": 3}, "seed 0 (a, b, c and 1 more), 3 (other)"),
+        ({"knn": {"ks": [1], "distances": ["l2"]}}, "knn ks 1,3 (a, b, c and 1 more), 1 (other)"),
+        ({"ridge": {**PROBES["ridge"], "solver": "qr"}}, None),
+    ],
+)
+def test_what_does_not_compare_is_in_one_line_below(tmp_path, changed, told):
+    runs = [glue_run(tmp_path / name, 0.5) for name in "abcd"]
+    runs.append(glue_run(tmp_path / "other", 0.5, probes=PROBES | changed))
+    board = make_leaderboard(runs)
+    assert board.notes == ([f"not measured alike: {told}"] if told else [])
+    assert set(board.frame.set_index("model").loc["other", "max_train"]) == {str(changed.get("max_train", 100))}
+
+
+def test_other_train_rows_than_the_papers_and_other_data_are_marked(tmp_path):
+    probes = {**PROBES, "max_train": 10_000}
+    like = make_run(tmp_path / "like", [make_unit("rte", 0.5), finetuned_unit("rte", 0.9)], probes=probes)
+    board = make_leaderboard([like], with_published=True)
+    assert board.notes == []
+    finetuned = board.frame[board.frame["method"] == "finetuned"].set_index("source")["max_train"]
+    assert finetuned["measured"].tolist() == ["all", "all"]
+    assert set(finetuned["published"]) == {""}
+    small = glue_run(tmp_path / "small", 0.5, ["rte"])
+    note = "not measured alike: train rows 10000 (published), 100 (small)"
+    assert make_leaderboard([small], with_published=True).notes == [note]
+    other = make_run(tmp_path / "other", [make_unit("rte", 0.5, digests={"validation": "else"})], probes=probes)
+    assert make_leaderboard([like, other]).notes == ["not measured alike: the data of RTE"]
 
 
 def test_an_incomplete_row_has_no_average_and_says_what_it_lacks(tmp_path):
@@ -235,7 +278,7 @@ def test_suites_are_never_mixed(tmp_path):
     assert set(only.frame["model"]) == {"a"}
     assert only.notes == [f"{tmp_path / 'b'}: no finished task of GLUE; left out"]
     with pytest.raises(
-        ComparisonError, match="unknown suite 'gleu'; allowed are glue, builtin, mteb-v1, mteb-v2, mine"
+        ComparisonError, match="unknown suite 'gleu'; allowed are glue, builtin, mteb-v1, mteb-v2, custom, mine"
     ):
         make_leaderboard(runs, suite="gleu")
 
