@@ -20,7 +20,7 @@ from crossbert.config import OWNERS
 from crossbert.recipes import read_assignment, read_recipe, read_value
 from crossbert.scaling import NAMED
 from crossbert.settings import TrainSettings
-from frozenprobe.errors import SettingsError
+from frozenprobe.errors import FrozenprobeError, SettingsError
 
 Changes = dict[str, Any]
 """Settings by dotted key; `config` stands for the whole configuration that a run starts from."""
@@ -73,8 +73,18 @@ def _plain(value: Any) -> str:
 
 
 def single(key: str, values: Sequence[Any], title: Callable[[Any], str] = _plain) -> Axis:
-    """An axis of one setting."""
-    return {title(value): {key: value} for value in values}
+    """An axis of one setting.
+
+    Raises:
+        SettingsError: Two values are the same, written differently (1e3, 1000).
+    """
+    axis = {title(value): {key: value} for value in values}
+    titles = list(axis)
+    for number, name in enumerate(titles):
+        for other in titles[:number]:
+            if axis[name] == axis[other]:
+                raise SettingsError(f"{key}: {other} and {name} are the same value")
+    return axis
 
 
 def _objectives(base: TrainSettings) -> dict[str, Axis]:
@@ -241,7 +251,11 @@ def members(study: str | None, config: str | None, fixed: Changes, axes: Mapping
         if start is None:
             raise SettingsError("--config is required: what the runs start from")
         common = {**plan.fixed, **fixed}
-        base = read_recipe(start, changes=common)
+        # Where an axis says where the data is, the base's own folder need not be there.
+        folders = [
+            changes["data.folder"] for axis in axes.values() for changes in axis.values() if "data.folder" in changes
+        ]
+        base = read_recipe(start, changes={**common, **({"data.folder": folders[0]} if folders else {})})
         own = {key for axis in axes.values() for changes in axis.values() for key in changes}
         of_study = {
             name: axis
@@ -261,7 +275,7 @@ def members(study: str | None, config: str | None, fixed: Changes, axes: Mapping
             name = _folder(titles)
             try:
                 settings = read_recipe(start, changes=changes)
-            except SettingsError as error:
+            except FrozenprobeError as error:
                 raise SettingsError(f"{name}: {error}") from None
             if name in found:
                 raise SettingsError(f"two runs would both be called {name}")

@@ -83,6 +83,24 @@ def test_whole_configurations_are_an_axis_too(tiny_config, tiny_data):
     assert {member.config for member in scaling} < set(NAMED)
 
 
+def test_the_data_may_be_an_axis(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the recipe's own folder is not
+    (tmp_path / "copy").symlink_to(tiny_data)
+    fixed, axes = read_axes([f"data.folder={tiny_data},copy"])
+    assert [str(member.settings.data.folder) for member in members(None, "nano", fixed, axes)] == [
+        str(tiny_data),
+        "copy",
+    ]
+    fixed, axes = read_axes([f"data.folder={tiny_data},data/mine"])
+    with pytest.raises(SettingsError, match=r"^folder=data_mine: data/mine is not prepared data"):
+        members(None, "nano", fixed, axes)
+
+
+def test_one_value_written_twice_is_refused():
+    with pytest.raises(SettingsError, match=r"^steps: 1000\.0 and 1000 are the same value"):
+        read_axes(["steps=1e3,1000"])
+
+
 def test_an_impossible_run_is_named_before_anything_is_trained(tiny_config):
     fixed, axes = read_axes(["model.mask_ratio=0.5,1.5"])
     with pytest.raises(SettingsError, match=r"^mask_ratio=1\.5: model\.mask_ratio"):
