@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -34,5 +35,6 @@ def run(arguments: argparse.Namespace) -> None:
         costs=arguments.costs,
         theme=arguments.theme,
         kind=arguments.format,
+        tell=lambda line: print(line, file=sys.stderr),
     )
     print(f"{arguments.out}: {len(written)} plots")

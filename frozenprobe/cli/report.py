@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -23,13 +24,15 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from frozenprobe.records.reading import read_run
     from frozenprobe.records.store import write_atomically
-    from frozenprobe.reports.page import make_page
+    from frozenprobe.reports.page import counted, make_page, reported
 
+    runs = [read_run(folder) for folder in arguments.runs]
     page = make_page(
-        [read_run(folder) for folder in arguments.runs],
+        runs,
         title=arguments.title,
         with_published=arguments.with_published,
         costs=arguments.costs,
+        tell=lambda line: print(line, file=sys.stderr),
     ).encode()
     write_atomically(arguments.html, page)
-    print(f"{arguments.html}: {len(arguments.runs)} runs, {len(page) / 1e6:.1f} MB")
+    print(f"{arguments.html}: {counted(len(reported(runs)), 'run')}, {len(page) / 1e6:.1f} MB")

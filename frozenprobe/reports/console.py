@@ -43,6 +43,8 @@ def print_whole(table: Table, console: Console) -> None:
                 column.overflow = "fold"
         console.print(part)
         others, title = others[taken:], None
+    if table.caption:
+        console.print(table.caption, style="table.caption", highlight=False)
 
 
 def _part(table: Table, columns: Sequence[Column], title: TextType | None) -> Table:
@@ -60,8 +62,11 @@ def _part(table: Table, columns: Sequence[Column], title: TextType | None) -> Ta
 
 def print_run(run: Run, console: Console) -> None:
     """Prints the headline table of a run, its layers where there are several, its wall time and its warnings."""
-    _print_headline(run, console)
-    _print_views(run, console)
+    if run.units:
+        _print_headline(run, console)
+        _print_views(run, console)
+    else:
+        console.print(f"{run.name}: no task is finished yet", soft_wrap=True, highlight=False)
     for line in run.warnings():
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     seconds = run.seconds()
@@ -143,7 +148,7 @@ def _print_headline(run: Run, console: Console) -> None:
         title = f", {form}" if len(forms) > 1 else ""
         tables = [_by_task(run, chosen, title, on_one_line) for on_one_line in (True, False)]
         if not _print_if_it_fits(tables, console):
-            console.print(tables[-1])
+            print_whole(tables[-1], console)
 
 
 def _print_if_it_fits(tables: Sequence[Table], console: Console) -> bool:
@@ -191,7 +196,7 @@ def _by_task(run: Run, rows: Sequence[SummaryRow], form: str, on_one_line: bool)
 def _headline_table(run: Run, form: str = "") -> Table:
     suites = [unit.key.suite + (", subsets" if unit.about.get("subset") else "") for unit in run.units]
     encoder = run.manifest["encoder"]
-    trainings = sorted({unit.key.training for unit in run.units}, reverse=True) or ["frozen"]
+    trainings = sorted({unit.key.training for unit in run.units}, reverse=True)
     caption = f"percent, ± half the 95% interval; {encoder['dtype']}, {encoder['max_length']} tokens"
     probes = run.manifest.get("settings", {}).get("probes", {})
     if (most := probes.get("max_evaluated", "all")) != "all":
@@ -209,7 +214,7 @@ def _headline_table(run: Run, form: str = "") -> Table:
             "chooses nothing; best epoch: best on the reported split, so optimistic"
         )
     return Table(
-        title=f"{run.name} on {'; '.join(dict.fromkeys(suites)) or 'no finished task'}, {' and '.join(trainings)}: "
+        title=f"{run.name} on {'; '.join(dict.fromkeys(suites))}, {' and '.join(trainings)}: "
         f"last layer, mean over tokens{form}",
         caption=caption,
         title_justify="left",

@@ -6,7 +6,7 @@ The page is tables and SVG; its script only sorts, filters and shows or hides ru
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from frozenprobe.records.reading import Run
 from frozenprobe.reports.figures import Figure, best_first, figures
 from frozenprobe.reports.leaderboard import Leaderboard, leaderboard_of
 from frozenprobe.reports.naming import labels as labels_of
+from frozenprobe.reports.naming import once
 from frozenprobe.reports.rows import Row
 from frozenprobe.reports.themes import COLOURED, page_style, template
 from frozenprobe.statistics.bootstrap import mean_interval
@@ -50,6 +51,7 @@ def make_page(
     title: str = "frozenprobe report",
     with_published: bool = False,
     costs: str | Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> str:
     """The page, as HTML.
 
@@ -58,23 +60,32 @@ def make_page(
         title: Its heading.
         with_published: Add the paper's rows.
         costs: TOML file with what models cost, see `make_leaderboard`.
+        tell: Told what the page says of the runs below its legend: what is damaged, left out or not measured alike.
 
     Raises:
         RecordError: No run has a finished task.
         SettingsError: The costs cannot be read.
     """
+    given, runs = once(runs), reported(runs)
     suites = list(dict.fromkeys(unit.key.suite for run in runs for unit in run.units))
     if not suites:
-        raise RecordError("there is nothing to report: no run has a finished task")
+        raise RecordError(
+            f"there is nothing to report: no task is finished in {', '.join(str(run.folder) for run in given)}"
+        )
     runs = best_first(runs, leaderboard_of(runs, suite=suites[0]))
     labels = labels_of(runs)
-    sections, notes = [], []
+    notes = [f"{run.folder}: no task is finished; left out" for run in given if not run.units]
+    notes += [f"{run.folder}: {file} is damaged and left out" for run in given if not run.units for file in run.damaged]
+    sections = []
     for number, suite in enumerate(suites):
         held = [run for run in runs if any(unit.key.suite == suite for unit in run.units)]
         leaderboard = leaderboard_of(held, suite=suite, with_published=with_published, costs=costs)
         notes += [note for note in leaderboard.notes if note not in notes]
         sections.append(_suite(number, leaderboard, figures(runs, labels, leaderboard), runs, labels))
-    summary = f"{len(runs)} runs, {sum(len(run.units) for run in runs)} finished tasks; suites: {', '.join(suites)}."
+    for note in notes:
+        tell(note)
+    tasks = sum(len(run.units) for run in runs)
+    summary = f"{counted(len(runs), 'run')}, {counted(tasks, 'finished task')}; {', '.join(suites)}."
     return Template(template("report.html")).substitute(
         title=escape(title),
         style=page_style(),
@@ -84,6 +95,16 @@ def make_page(
         suites="\n".join(sections),
         script=template("report.js"),
     )
+
+
+def reported(runs: Sequence[Run]) -> list[Run]:
+    """The runs that a page is of: each once, and only those with a finished task."""
+    return [run for run in once(runs) if run.units]
+
+
+def counted(number: int, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _chip(i: int, label: str) -> str:

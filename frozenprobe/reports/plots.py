@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ def write_plots(
     costs: Path | None = None,
     theme: Theme = "light",
     kind: Literal["svg", "png"] = "svg",
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """Writes every plot of a report as `FIGURE-PLOT.svg` or `.png`, and returns where.
 
@@ -40,11 +41,14 @@ def write_plots(
         costs: See `make_leaderboard`.
         theme: `light` or `dark`, for the background that the plot will stand on.
         kind: Of the files. PNG has a background and needs matplotlib.
+        tell: Told what is damaged, left out or not measured alike.
 
     Raises:
         FrozenprobeError: There is nothing to show, matplotlib is missing, or the folder cannot be written.
     """
     leaderboard = leaderboard_of(runs, suite=suite, with_published=with_published, costs=costs)
+    for note in leaderboard.notes:
+        tell(note)
     runs = best_first(runs, leaderboard)
     labels = labels_of(runs)
     written = []

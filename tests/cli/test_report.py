@@ -3,7 +3,7 @@
 import pytest
 
 from frozenprobe.cli.main import main
-from tests.reports.runs import glue_run
+from tests.reports.runs import glue_run, make_run
 
 
 def run(command, *argv):
@@ -36,6 +36,28 @@ def test_wrong_input_is_one_line_and_exit_2(tmp_path, capsys):
         assert report(*argv) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "x.html").exists()
+
+
+def test_runs_are_counted_once_and_only_where_a_task_is_finished(tmp_path, capsys):
+    folder, empty = glue_run(tmp_path / "a", 0.5, ["rte"]), make_run(tmp_path / "empty", [])
+    assert report(folder, folder, empty, tmp_path / "." / "a", "--html", tmp_path / "x.html") == 0
+    output = capsys.readouterr()
+    assert "x.html: 1 run, " in output.out
+    assert output.err == f"{empty}: no task is finished; left out\n"
+    page = (tmp_path / "x.html").read_text()
+    assert "1 run, 1 finished task; GLUE." in page
+    assert f"{empty}: no task is finished; left out" in page
+    assert page.count('<button type="button" data-legend=') == 1
+
+
+@pytest.mark.parametrize("argv", [["plot", "--out", "out"], ["report", "--html", "out.html"]])
+def test_damaged_files_are_named_on_the_terminal(tmp_path, capsys, monkeypatch, argv):
+    monkeypatch.chdir(tmp_path)
+    folder = glue_run(tmp_path / "a", 0.5, ["rte", "cola"])
+    file = next(iter(folder.glob("units/*.parquet")))
+    file.write_bytes(file.read_bytes()[:-3])
+    assert run(argv[0], folder, *argv[1:]) == 0
+    assert capsys.readouterr().err == f"{folder}: {file.name} is damaged and left out\n"
 
 
 def test_plots_are_files_in_the_theme_asked_for(tmp_path, capsys):
