@@ -34,6 +34,8 @@ METADATA_KEY = b"frozenprobe"
 # The headline scores stand in the file's footer too, so that a table over a thousand runs reads footers only.
 HEADLINE = "headline"
 RUN_ID = "run_id"
+OURS = {"manifest.json", "units", "timings.jsonl"}
+TABLES = {"scores.csv", "summary.csv"}  # beside them, once a run is through
 EMPTY_ROW = {**dict.fromkeys(COLUMNS.names), "low": float("nan"), "high": float("nan")}
 
 
@@ -248,7 +250,10 @@ def require_free(
         if overwrite or not (folder / "manifest.json").exists():
             _require_ours(folder, entries, overwrite, beside)
             return None
-        old = read_manifest(folder)
+        try:
+            old = read_manifest(folder)
+        except RecordError as error:
+            raise RecordError(f"{error}; choose another --out or --overwrite") from None
         if different := differences(old["identity"], identity):
             raise RecordError(f"{folder} holds a different run ({different}); choose another --out or --overwrite")
         return old
@@ -265,13 +270,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a run: it has no manifest.json") from None
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} is damaged ({error}); start again with --overwrite") from None
+    except NotADirectoryError:
+        raise RecordError(f"{folder} is not a run: it is a file, not a folder") from None
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise RecordError(f"{path} was not written by this version of frozenprobe (schema {SCHEMA_VERSION})")
     encoder = manifest.get("encoder")
     if not (isinstance(manifest.get("identity"), dict) and isinstance(encoder, dict) and "name" in encoder):
-        raise RecordError(f"{path} is damaged (it does not say what was run); start again with --overwrite")
+        raise RecordError(f"{path} is damaged (it does not say what was run)")
     return manifest
 
 
@@ -377,9 +386,8 @@ def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, beside:
         manifest = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         manifest = {}  # damaged; what else lies there decides
-    ours = isinstance(manifest, dict) and (
-        "schema_version" in manifest or (not manifest and set(held) <= {"manifest.json", "units", "timings.jsonl"})
-    )
+    looks_ours = bool(OURS & set(held)) and set(held) <= OURS | TABLES
+    ours = isinstance(manifest, dict) and ("schema_version" in manifest or (not manifest and looks_ours))
     if not ours:
         raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")
     if not overwrite:

@@ -311,8 +311,18 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, content):
     with pytest.raises(RecordError) as error:
         read_run(tmp_path)
     assert "\n" not in str(error.value)
+    assert "--overwrite" not in str(error.value)  # a reader has no such option
+    with pytest.raises(RecordError, match=r"choose another --out or --overwrite$"):
+        RunStore(tmp_path, manifest())
+    (tmp_path / "units").mkdir()
+    (tmp_path / "scores.csv").write_text("")
+    if content != "[]":  # which no run of ours has begun with
+        assert RunStore(tmp_path, manifest(), overwrite=True).finished() == set()
 
 
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(RecordError, match="not a run"):
         read_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"not a run: it is a file, not a folder$"):
+        read_run(tmp_path / "file")
