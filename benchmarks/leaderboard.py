@@ -100,7 +100,8 @@ def make_runs(root: Path) -> list[Path]:
                 "device": "cpu",
                 "dtype": "fp32",
             }
-            store = RunStore(folder, {"identity": {"fingerprint": folder.name}, "encoder": encoder})
+            facts = {"identity": {"fingerprint": folder.name}, "encoder": encoder}
+            store = RunStore(folder, {**facts, "run_id": first.name})  # the same, since the units are
             if copy == 0:
                 for task in GLUE_TASKS:
                     store.write(make_unit(task, random), {"forward": 1.0})

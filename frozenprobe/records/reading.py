@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ class Run:
         manifest: Its facts.
         units: Its finished units.
         damaged: Unit files left out because they are damaged.
+        foreign: Unit files left out because another run wrote them.
     """
 
     folder: Path
     manifest: dict[str, Any]
     units: list[Unit]
     damaged: list[str]
+    foreign: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -68,14 +70,19 @@ class Run:
         return [row for row in self.rows("score") if row["is_headline"]]
 
     def warnings(self) -> list[str]:
-        """What a reader of the scores should know: truncation, collapse, subsets, damaged files."""
+        """What a reader of the scores should know: truncation, collapse, subsets, files left out."""
         lines = [f"{unit.title}: {line}" for unit in self.units for line in unit.about.get("warnings", ())]
         lines += [
             f"{unit.title}: {unit.about['subset']}; not a {unit.key.suite} score"
             for unit in self.units
             if unit.about.get("subset")
         ]
-        return lines + [f"{name} is damaged and left out" for name in self.damaged]
+        return lines + self.left_out()
+
+    def left_out(self) -> list[str]:
+        """A line for each unit file that is not among the units."""
+        lines = [f"{name} is damaged and left out" for name in self.damaged]
+        return lines + [f"{name} is of another run and left out" for name in self.foreign]
 
     def timings(self) -> dict[str, dict[str, float]]:
         """Wall time by phase of the set-up and of every unit; the last timing of each counts."""
@@ -102,5 +109,4 @@ def read_run(folder: str | Path, *, headline_only: bool = False) -> Run:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    units, damaged = read_units(folder, headline_only=headline_only)
-    return Run(folder, manifest, units, damaged)
+    return Run(folder, manifest, *read_units(folder, manifest, headline_only=headline_only))

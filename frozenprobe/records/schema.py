@@ -69,12 +69,14 @@ class Unit:
         title: The task's name as printed; says `(subset)` where the data is not whole.
         about: Facts of the unit: target, data source and revision, digests, diagnostics, truncation, warnings.
         rows: Rows with the columns of `COLUMNS`; absent ones are null.
+        run_id: The run that its file was written by; None where it is in no file yet, or in one of an earlier version.
     """
 
     key: UnitKey
     title: str
     about: dict[str, Any]
     rows: list[dict[str, Any]] = field(default_factory=list)
+    run_id: str | None = None
 
     @property
     def headline_split(self) -> str | None:

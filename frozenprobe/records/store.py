@@ -5,7 +5,8 @@
     timings.jsonl            wall time of each unit; not part of "the same record"
 
 A unit is written to a temporary name and renamed, so that it is there wholly or not at all. Because its name is the digest of its content, a
-damaged file betrays itself, and two processes that compute the same unit never meet.
+damaged file betrays itself, and two processes that compute the same unit never meet. It says under which manifest it was written, by `run_id`: one
+that was copied from another run, or that a run left which was overwritten meanwhile, is not taken for this run's.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import math
 import os
 import tempfile
 import uuid
-from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +33,22 @@ from frozenprobe.settings import differences
 METADATA_KEY = b"frozenprobe"
 # The headline scores stand in the file's footer too, so that a table over a thousand runs reads footers only.
 HEADLINE = "headline"
+RUN_ID = "run_id"
+OURS = {"manifest.json", "units", "timings.jsonl"}
+TABLES = {"scores.csv", "summary.csv"}  # beside them, once a run is through
 EMPTY_ROW = {**dict.fromkeys(COLUMNS.names), "low": float("nan"), "high": float("nan")}
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, replace: bool = True) -> bool:
     """Writes a file so that readers see the old content or the new, never half of it.
+
+    Args:
+        path: The file.
+        content: What it is to hold.
+        replace: Take the place of a file that is there already.
+
+    Returns:
+        Whether it was written.
 
     Raises:
         RecordError: The disk is full or the folder cannot be written.
@@ -50,12 +62,26 @@ def write_atomically(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
+            if replace:
+                os.replace(temporary, path)
+            return replace or _put_new(temporary, path)
+        finally:
             Path(temporary).unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _put_new(temporary: str, path: Path) -> bool:
+    """Gives a file its name unless another has it already."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links; there, two steps must do
+        if path.exists():
+            return False
+        os.replace(temporary, path)
+    return True
 
 
 class _Mark(NamedTuple):
@@ -90,41 +116,50 @@ class RunStore:
         """
         self.folder = folder
         self.damaged: list[str] = []
-        self._seen: dict[_Mark, UnitKey | None] = {}
+        self._seen: dict[_Mark, Unit | None] = {}
+        self.manifest = {"schema_version": SCHEMA_VERSION, RUN_ID: uuid.uuid4().hex, **manifest}
         old = require_free(folder, manifest["identity"], overwrite=overwrite, beside=beside)
         with _in_one_line(folder):
+            while old is None and not self._begin(overwrite):  # another process began a run here meanwhile
+                old = require_free(folder, manifest["identity"], beside=beside)
             if old is not None:
                 self.manifest = old
                 self._set_damaged_aside()
-                return
-            for file in folder.glob("units/*"):
-                file.unlink()
-            (folder / "timings.jsonl").unlink(missing_ok=True)
-            self.manifest = {"schema_version": SCHEMA_VERSION, "run_id": uuid.uuid4().hex, **manifest}
-            self._write_manifest()
+
+    def _begin(self, overwrite: bool) -> bool:
+        """Puts the new manifest in place, and drops what an older run left; False where there is one that must stay."""
+        if not overwrite:
+            return self._write_manifest(replace=False)
+        leftovers = [*self.folder.glob("units/*"), self.folder / "timings.jsonl"]
+        # The manifest goes first, so that nobody takes old units for its own, or these for old.
+        self._write_manifest()
+        for file in leftovers:
+            file.unlink(missing_ok=True)
+        return True
 
     def _set_damaged_aside(self) -> None:
         """Renames damaged units, so that they are told of once; what they held is computed again."""
         self._look()
-        self.damaged = sorted(mark.name for mark, key in self._seen.items() if key is None)
+        self.damaged = sorted(mark.name for mark, unit in self._seen.items() if unit is None)
         for name in self.damaged:
-            (self.folder / "units" / name).replace(self.folder / "units" / f"{name}.damaged")
+            with suppress(FileNotFoundError):  # another process was quicker
+                (self.folder / "units" / name).replace(self.folder / "units" / f"{name}.damaged")
 
     def finished(self) -> set[UnitKey]:
         """The units that are done, looked for anew at each call so that a second process is noticed."""
         self._look()
-        return {key for key in self._seen.values() if key is not None}
+        units = [unit for unit in self._seen.values() if unit is not None]
+        return {unit.key for unit in units if not _is_foreign(unit, self.manifest)}
 
     def _look(self) -> None:
         """Notes which unit each file holds, None where it is damaged; a file is read again only where it has changed."""
-        seen: dict[_Mark, UnitKey | None] = {}
+        seen: dict[_Mark, Unit | None] = {}
         for file in self.folder.glob("units/*.parquet"):
             try:
                 status = file.stat()
                 mark = _Mark(file.name, status.st_size, status.st_mtime_ns)
                 if mark not in self._seen:
-                    unit = _read_unit(file, headline_only=True)
-                    self._seen[mark] = None if unit is None else unit.key
+                    self._seen[mark] = _read_unit(file, headline_only=True)
             except FileNotFoundError:  # another process replaced the run meanwhile
                 continue
             seen[mark] = self._seen[mark]
@@ -137,16 +172,36 @@ class RunStore:
             RecordError: The disk is full, the folder cannot be written, or another run has taken it over; nothing
                 half-written stays.
         """
-        if read_manifest(self.folder).get("run_id") != self.manifest.get("run_id"):
-            raise RecordError(f"{self.folder} was overwritten by another run meanwhile; {unit.title} is not kept")
-        about = {"title": unit.title, "key": asdict(unit.key), HEADLINE: _headline(unit), **unit.about}
+        lost = f"; {unit.title} is not kept"
+        self.require_kept(lost)
+        own = {"title": unit.title, "key": asdict(unit.key), RUN_ID: self.manifest.get(RUN_ID)}
+        about = {**own, HEADLINE: _headline(unit), **unit.about}
         schema = COLUMNS.with_metadata({METADATA_KEY: json.dumps(about, sort_keys=True).encode()})
         columns = {name: [row.get(name) for row in unit.rows] for name in COLUMNS.names}
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table(columns, schema=schema), buffer, compression="zstd")
         content = buffer.getvalue().to_pybytes()
-        write_atomically(self.folder / "units" / f"{_content_id(content)}.parquet", content)
+        file = self.folder / "units" / f"{_content_id(content)}.parquet"
+        try:
+            write_atomically(file, content)
+        finally:
+            try:
+                self.require_kept(lost)  # another run may have come while it was written
+            except RecordError:
+                file.unlink(missing_ok=True)
+                raise
         self.add_timings(str(unit.key), timings)
+
+    def require_kept(self, lost: str = "") -> dict[str, Any]:
+        """The manifest as it lies there now; another process of the same run may have added to it.
+
+        Raises:
+            RecordError: Another run has taken the folder over; `lost` says what comes of it.
+        """
+        manifest = read_manifest(self.folder)
+        if manifest.get(RUN_ID) != self.manifest.get(RUN_ID):
+            raise RecordError(f"{self.folder} was overwritten by another run meanwhile{lost}")
+        return manifest
 
     def add_timings(self, what: str, seconds: dict[str, float]) -> None:
         """Notes the wall time of a unit, or of the set-up, by phase."""
@@ -158,13 +213,19 @@ class RunStore:
             raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 
     def update(self, **facts: Any) -> None:
-        """Adds facts to the manifest that were not known at the start, such as the token budget."""
-        if any(self.manifest.get(name) != value for name, value in facts.items()):
-            self.manifest.update(facts)
+        """Adds facts to the manifest that were not known at the start, such as the token budget.
+
+        Raises:
+            RecordError: The folder cannot be written, or another run has taken it over.
+        """
+        held = self.require_kept()
+        self.manifest = {**held, **facts}
+        if self.manifest != held:
             self._write_manifest()
 
-    def _write_manifest(self) -> None:
-        write_atomically(self.folder / "manifest.json", (json.dumps(self.manifest, indent=2) + "\n").encode())
+    def _write_manifest(self, *, replace: bool = True) -> bool:
+        content = json.dumps(self.manifest, indent=2) + "\n"
+        return write_atomically(self.folder / "manifest.json", content.encode(), replace=replace)
 
 
 def require_free(
@@ -184,10 +245,15 @@ def require_free(
     with _in_one_line(folder):
         if folder.exists() and not folder.is_dir():
             raise RecordError(f"{folder} is a file; --out needs a folder")
+        # Listed before the manifest is looked for: one that another process creates in between is then found.
+        entries = [entry.name for entry in folder.iterdir()] if folder.exists() else []
         if overwrite or not (folder / "manifest.json").exists():
-            _require_ours(folder, overwrite, beside)
+            _require_ours(folder, entries, overwrite, beside)
             return None
-        old = read_manifest(folder)
+        try:
+            old = read_manifest(folder)
+        except RecordError as error:
+            raise RecordError(f"{error}; choose another --out or --overwrite") from None
         if different := differences(old["identity"], identity):
             raise RecordError(f"{folder} holds a different run ({different}); choose another --out or --overwrite")
         return old
@@ -204,25 +270,43 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a run: it has no manifest.json") from None
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} is damaged ({error}); start again with --overwrite") from None
+    except NotADirectoryError:
+        raise RecordError(f"{folder} is not a run: it is a file, not a folder") from None
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise RecordError(f"{path} was not written by this version of frozenprobe (schema {SCHEMA_VERSION})")
     encoder = manifest.get("encoder")
     if not (isinstance(manifest.get("identity"), dict) and isinstance(encoder, dict) and "name" in encoder):
-        raise RecordError(f"{path} is damaged (it does not say what was run); start again with --overwrite")
+        raise RecordError(f"{path} is damaged (it does not say what was run)")
     return manifest
 
 
-def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit], list[str]]:
-    """All whole units of a run, one per key, and the names of the damaged files.
+class Held(NamedTuple):
+    """What a run's folder holds: its whole units, one per key, and the names of damaged files and of another run's."""
+
+    units: list[Unit]
+    damaged: list[str]
+    foreign: list[str]
+
+
+def read_units(folder: Path, manifest: dict[str, Any] | None = None, *, headline_only: bool = False) -> Held:
+    """The units of a run.
 
     Args:
         folder: The run's folder.
+        manifest: Its manifest, where that was read before; a folder without one holds no unit that knows its run.
         headline_only: Give units their headline scores only, without replicates.
     """
+    if manifest is None:
+        try:
+            manifest = read_manifest(folder)
+        except RecordError:  # whoever opens the folder says so
+            manifest = {}
     units: dict[UnitKey, Unit] = {}
-    damaged = []
+    damaged, foreign = [], []
     for file in sorted(folder.glob("units/*.parquet")):
         try:
             unit = _read_unit(file, headline_only=headline_only)
@@ -230,9 +314,16 @@ def read_units(folder: Path, *, headline_only: bool = False) -> tuple[list[Unit]
             continue
         if unit is None:
             damaged.append(file.name)
+        elif _is_foreign(unit, manifest):
+            foreign.append(file.name)
         else:
             units.setdefault(unit.key, unit)
-    return list(units.values()), damaged
+    return Held(list(units.values()), damaged, foreign)
+
+
+def _is_foreign(unit: Unit, manifest: dict[str, Any]) -> bool:
+    """Whether another run wrote a unit; one that an earlier version wrote does not tell, and is taken as it lies."""
+    return unit.run_id not in (None, manifest.get(RUN_ID))
 
 
 def _read_unit(file: Path, *, headline_only: bool) -> Unit | None:
@@ -252,7 +343,8 @@ def _read_unit(file: Path, *, headline_only: bool) -> Unit | None:
         rows = [{**EMPTY_ROW, **row} for row in headline]
     else:
         rows = parquet.read(use_threads=False).to_pylist()
-    return Unit(key, about.pop("title"), about, rows)
+    run_id = about.pop(RUN_ID, None)
+    return Unit(key, about.pop("title"), about, rows, run_id)
 
 
 def read_timings(folder: Path) -> Iterator[dict[str, Any]]:
@@ -284,9 +376,8 @@ def _content_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _require_ours(folder: Path, overwrite: bool, beside: Collection[str]) -> None:
+def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, beside: Collection[str]) -> None:
     """Refuses a folder that holds anything but a run of ours that may be dropped."""
-    entries = [entry.name for entry in folder.iterdir()] if folder.exists() else []
     held = [name for name in entries if not name.startswith(".writing-") and name not in beside]
     if not held:
         return
@@ -295,9 +386,8 @@ def _require_ours(folder: Path, overwrite: bool, beside: Collection[str]) -> Non
         manifest = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         manifest = {}  # damaged; what else lies there decides
-    ours = isinstance(manifest, dict) and (
-        "schema_version" in manifest or (not manifest and set(held) <= {"manifest.json", "units", "timings.jsonl"})
-    )
+    looks_ours = bool(OURS & set(held)) and set(held) <= OURS | TABLES
+    ours = isinstance(manifest, dict) and ("schema_version" in manifest or (not manifest and looks_ours))
     if not ours:
         raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")
     if not overwrite:

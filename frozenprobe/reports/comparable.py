@@ -93,7 +93,7 @@ def left_out(runs: Sequence[Run], labels: Sequence[str], answers: Sequence[Answe
         others = dict.fromkeys(unit.title for unit in units if (unit.key.suite, unit.key.task) not in compared)
         if others:
             lines.append(f"not in every run, left out: {', '.join(others)} of {label}")
-        lines += [f"{label}: {name} is damaged and left out" for name in run.damaged]
+        lines += [f"{label}: {line}" for line in run.left_out()]
     return lines
 
 

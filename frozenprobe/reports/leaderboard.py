@@ -124,7 +124,7 @@ def leaderboard_of(
         if not added:
             notes.append(f"{run.folder}: no finished task of {board.suite}; left out")
         rows += added
-        notes += [f"{run.folder}: {file} is damaged and left out" for file in run.damaged]
+        notes += [f"{run.folder}: {line}" for line in run.left_out()]
     if costs is not None:
         notes += [f"{costs}: no row is of {name}" for name in add_costs(rows, read_costs(Path(costs)))]
     if not rows:

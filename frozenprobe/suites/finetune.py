@@ -78,7 +78,7 @@ def check_finished(store: RunStore, settings: FinetuneSettings) -> None:
     Raises:
         RecordError: They are of others.
     """
-    for unit in read_units(store.folder)[0]:
+    for unit in read_units(store.folder, store.manifest).units:
         if unit.key.training == "finetuned":
             old = unit.about["finetune"]["settings"]
             different = differences(old, settings.model_dump(mode="json"))

@@ -124,7 +124,7 @@ def _evaluate(
         views = _views(settings, encoder)
         manifest = _manifest(settings, encoder)
         store = RunStore(out, manifest, overwrite=overwrite)
-        _require_same_rows(out, read_units(out)[0], tasks)
+        _require_same_rows(out, read_units(out, store.manifest).units, tasks)
         store.update(encoder=manifest["encoder"])  # it may have been given another name
         store.add_timings(
             "setup", {"import": import_seconds, "data": data_seconds, "load": time.perf_counter() - started}
@@ -144,6 +144,7 @@ def _evaluate(
             units = _probings(tasks, encoder, views, settings, features, cache, store, team)
         run_units(units, store, reporter)
         run = read_run(out)
+        store.require_kept()  # or that was another run's
         write_csv(run, out)
     return run
 
@@ -210,7 +211,7 @@ def forecast(
     held: list[Unit] = []
     if out is not None:
         old = require_free(out, _manifest(settings, encoder)["identity"], overwrite=overwrite)
-        held = read_units(out)[0] if old is not None else []
+        held = read_units(out, old).units if old is not None else []
         _require_same_rows(out, held, tasks)
     finished = {unit.key for unit in held}
     lines: list[Forecast] = []

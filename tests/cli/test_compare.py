@@ -1,9 +1,12 @@
 """`frozenprobe compare` as a person runs it."""
 
+import shutil
+
 import pandas as pd
 import pytest
 
 from frozenprobe.cli.main import main
+from frozenprobe.reports.leaderboard import make_leaderboard
 from tests.reports.runs import glue_run, make_run, make_unit
 
 
@@ -47,6 +50,20 @@ def test_what_is_left_out_is_said(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "left out: SST-2 of a" in output
     assert f"a: {file.name} is damaged and left out" in output
+
+
+def test_a_unit_of_another_run_is_never_taken_for_this_runs(tmp_path, capsys):
+    a = glue_run(tmp_path / "a", 0.5, ["rte", "cola"])
+    b = glue_run(tmp_path / "b", 0.5, ["rte"], seed=1)
+    (file,) = (file for file in a.glob("units/*.parquet") if b"CoLA" in file.read_bytes())
+    shutil.copy(file, b / "units")
+    assert compare(a, b) == 0
+    output = capsys.readouterr().out
+    assert "left out: CoLA of a" in output
+    assert f"b: {file.name} is of another run and left out" in output
+    board = make_leaderboard([b])
+    assert board.notes == [f"{b}: {file.name} is of another run and left out"]
+    assert board.frame["cola"].isna().all()
 
 
 def test_a_refusal_is_one_line_and_exit_2(tmp_path, capsys):

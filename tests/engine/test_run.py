@@ -2,6 +2,7 @@ import pytest
 
 from frozenprobe.engine.progress import PlainReporter
 from frozenprobe.engine.run import PlannedUnit, run_units
+from frozenprobe.errors import RecordError
 from frozenprobe.records import store as store_module
 from frozenprobe.records.reading import read_run
 from frozenprobe.records.schema import Unit, UnitKey
@@ -81,6 +82,22 @@ def test_a_unit_that_a_second_run_finished_meanwhile_is_not_written_twice(tmp_pa
 
     units[0] = PlannedUnit(units[0].key, "a", slow)
     run_units(units, store, PlainReporter(lambda _: None))
+    assert len(list(tmp_path.glob("units/*.parquet"))) == len(TASKS)
+
+
+def test_a_run_that_was_overwritten_does_not_take_the_others_units_for_its_own(tmp_path):
+    store = RunStore(tmp_path, MANIFEST)
+    units = plan([])
+    first = units[0].compute
+
+    def slow(on_progress):
+        other = RunStore(tmp_path, MANIFEST, overwrite=True)
+        run_units(plan([]), other, PlainReporter(lambda _: None))
+        return first(on_progress)
+
+    units[0] = PlannedUnit(units[0].key, "a", slow)
+    with pytest.raises(RecordError, match="overwritten by another run meanwhile; a is not kept"):
+        run_units(units, store, PlainReporter(lambda _: None))
     assert len(list(tmp_path.glob("units/*.parquet"))) == len(TASKS)
 
 

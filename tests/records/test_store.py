@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -148,7 +149,93 @@ def test_a_run_that_was_overwritten_meanwhile_writes_nothing(tmp_path):
     other = RunStore(tmp_path, manifest(fingerprint="g"), overwrite=True)
     with pytest.raises(RecordError, match="overwritten by another run"):
         slow.write(make_unit(), {})
+    with pytest.raises(RecordError, match=r"overwritten by another run meanwhile$"):
+        slow.update(tokens_per_batch=8)
+    assert read_run(tmp_path).manifest["run_id"] == other.manifest["run_id"]
     assert other.finished() == set()
+
+
+def test_a_unit_whose_run_is_overwritten_while_it_is_written_goes_again(tmp_path, monkeypatch):
+    slow = RunStore(tmp_path, manifest())
+    write = store_module.write_atomically
+
+    def overwritten_before(path, content, **options):
+        monkeypatch.setattr(store_module, "write_atomically", write)
+        RunStore(tmp_path, manifest(fingerprint="g"), overwrite=True)
+        return write(path, content, **options)
+
+    monkeypatch.setattr(store_module, "write_atomically", overwritten_before)
+    with pytest.raises(RecordError, match="overwritten by another run"):
+        slow.write(make_unit(), {})
+    assert list(tmp_path.glob("units/*")) == []
+
+
+def test_the_new_manifest_is_there_before_old_units_go(tmp_path, monkeypatch):
+    RunStore(tmp_path, manifest()).write(make_unit(), {})
+    monkeypatch.setattr(store_module.Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    with pytest.raises(RecordError, match="I/O error"):
+        RunStore(tmp_path, manifest(fingerprint="g"), overwrite=True)
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("units/*.parquet"))) == 1
+    assert RunStore(tmp_path, manifest(fingerprint="g")).finished() == set()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_that_begin_the_same_run_one_goes_on_with_the_others(tmp_path, monkeypatch, links):
+    if not links:  # as some file systems
+        monkeypatch.setattr(store_module.os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "Not supported")))
+    check = store_module.require_free
+
+    def late(folder, identity, **options):
+        """Looks before the other process begins and goes on after it."""
+        monkeypatch.setattr(store_module, "require_free", check)
+        found = check(folder, identity, **options)
+        others.append(RunStore(folder, manifest()))
+        others[0].write(make_unit("cola"), {})
+        return found
+
+    others: list[RunStore] = []
+    monkeypatch.setattr(store_module, "require_free", late)
+    store = RunStore(tmp_path / "run", manifest())
+    assert store.manifest["run_id"] == others[0].manifest["run_id"]
+    store.write(make_unit("rte"), {})
+    store.update(tokens_per_batch=8)
+    others[0].update(asked=["cola"])
+    assert {key.task for key in others[0].finished()} == {"cola", "rte"}
+    assert read_run(tmp_path / "run").manifest["tokens_per_batch"] == 8
+    monkeypatch.setattr(store_module, "require_free", late)
+    others.clear()
+    with pytest.raises(RecordError, match="different run"):
+        RunStore(tmp_path / "another", manifest(fingerprint="g"))
+
+
+def test_a_unit_of_another_run_is_named_and_left_out(tmp_path):
+    RunStore(tmp_path / "a", manifest()).write(make_unit("cola"), {})
+    store = RunStore(tmp_path / "b", manifest())
+    store.write(make_unit("rte"), {})
+    (file,) = (tmp_path / "a").glob("units/*")
+    shutil.copy(file, tmp_path / "b" / "units")
+    for headline_only in (True, False):
+        run = read_run(tmp_path / "b", headline_only=headline_only)
+        assert ([unit.key.task for unit in run.units], run.damaged, run.foreign) == (["rte"], [], [file.name])
+        assert f"{file.name} is of another run and left out" in run.warnings()
+    for opened in (store, RunStore(tmp_path / "b", manifest())):
+        assert {key.task for key in opened.finished()} == {"rte"}
+
+
+@pytest.mark.parametrize("knows_its_run", [True, False])
+def test_runs_of_earlier_versions_are_read_and_resumed(tmp_path, knows_its_run):
+    """Their units have no run_id; the first manifests had none either."""
+    store = RunStore(tmp_path, {**manifest(), "run_id": None})
+    store.write(make_unit("cola"), {})
+    path = tmp_path / "manifest.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "run_id": "r"} if knows_its_run else {**facts, "run_id": None}))
+    store = RunStore(tmp_path, manifest())
+    assert {key.task for key in store.finished()} == {"cola"}
+    store.write(make_unit("rte"), {})
+    assert {unit.key.task for unit in read_run(tmp_path).units} == {"cola", "rte"}
+    assert {unit.run_id for unit in read_run(tmp_path).units} == {None, "r" if knows_its_run else None}
 
 
 @pytest.mark.parametrize("line", ["12", "[]", "{}", '{"what": "rte", "seconds": 3}', "\udcff"])
@@ -224,8 +311,18 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, content):
     with pytest.raises(RecordError) as error:
         read_run(tmp_path)
     assert "\n" not in str(error.value)
+    assert "--overwrite" not in str(error.value)  # a reader has no such option
+    with pytest.raises(RecordError, match=r"choose another --out or --overwrite$"):
+        RunStore(tmp_path, manifest())
+    (tmp_path / "units").mkdir()
+    (tmp_path / "scores.csv").write_text("")
+    if content != "[]":  # which no run of ours has begun with
+        assert RunStore(tmp_path, manifest(), overwrite=True).finished() == set()
 
 
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(RecordError, match="not a run"):
         read_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"not a run: it is a file, not a folder$"):
+        read_run(tmp_path / "file")

@@ -10,6 +10,8 @@ import torch
 import frozenprobe
 from frozenprobe.errors import DataError, EncoderError, RecordError, SettingsError
 from frozenprobe.records.reading import read_run
+from frozenprobe.records.store import RunStore
+from frozenprobe.suites import glue
 from tests.encoders import tiny
 
 QUICK = {"max_train": 200, "regimes": (), "draws": 1, "bootstrap": 20}
@@ -131,6 +133,16 @@ def test_warnings_stay_with_the_record_and_the_frame(tmp_path):
     frame = evaluate(encoder, tmp_path / "run", suite="builtin", tasks="builtin-sentiment")
     (line,) = [line for line in frame.attrs["warnings"] if "longer than 4 tokens" in line]
     assert line in read_run(tmp_path / "run").warnings()
+
+
+def test_another_runs_scores_are_not_given_for_ones_own(tiny_bert, tmp_path, monkeypatch):
+    def overwritten_before(folder):
+        RunStore(folder, {"identity": {}, "encoder": {"name": "other", "revision": None}}, overwrite=True)
+        return read_run(folder)
+
+    monkeypatch.setattr(glue, "read_run", overwritten_before)
+    with pytest.raises(RecordError, match="overwritten by another run meanwhile"):
+        evaluate(tiny_bert, tmp_path, suite="builtin", tasks="builtin-sentiment")
 
 
 def test_a_new_name_is_taken_on_resume(tiny_bert, tmp_path):

@@ -159,6 +159,7 @@ def _evaluate(
 
         run_units(planned_units(plan, model, store), store, reporter, written)
         run = read_run(out)
+        store.require_kept()  # or that was another run's
         write_results(out / "mteb", run.units, meta)
         write_csv(run, out)
     return run
@@ -287,7 +288,7 @@ def _planned(settings: MtebSettings, out: Path | None = None) -> Generator[Plan]
     """The tasks, for as long as the block runs, with the data found of those that a run in `out` has not finished."""
     selection = select(settings)
     plan = Plan(selection, {task.metadata.name: parts_of(task) for task in selection.tasks})
-    finished = set() if out is None else {unit.key.task for unit in read_units(out)[0]}  # of whichever benchmark
+    finished = set() if out is None else {unit.key.task for unit in read_units(out).units}  # of whichever benchmark
     unfinished = [task for task in plan.encoded if task.metadata.name not in finished]
     with tempfile.TemporaryDirectory(prefix="frozenprobe-") as pages:
         if settings.data_dir is None:

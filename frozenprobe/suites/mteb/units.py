@@ -61,7 +61,7 @@ class Plan:
 
 def planned_units(plan: Plan, model: MtebEncoder, store: RunStore) -> list[PlannedUnit]:
     """Every unit of a run, in the order in which they are computed."""
-    held = read_units(store.folder)[0]
+    held = read_units(store.folder, store.manifest).units
     finished = {unit.key for unit in held}
     by_task = {unit.key.task: unit for unit in held}
     units: dict[UnitKey, PlannedUnit] = {}
@@ -133,7 +133,7 @@ def _combine(
 ) -> tuple[Unit, dict[str, float]]:
     """The unit of an aggregate, from the units of its parts."""
     model.start_task()
-    by_key = {unit.key: unit for unit in read_units(store.folder)[0]}
+    by_key = {unit.key: unit for unit in read_units(store.folder, store.manifest).units}
     units = [by_key[_key(part, filing.suite, set(by_key))] for part in parts]
     subsets = [unit.title for unit in units if unit.about["subset"]]
     result = task.combine_task_results([task_result(unit) for unit in units])
@@ -149,7 +149,7 @@ def _file_again(unit: Unit, key: UnitKey, filing: Filing, on_progress: OnProgres
 
 def finished_tasks(plan: Plan, out: Path) -> set[str]:
     """The tasks asked for that a run in `out` has finished, of whichever benchmark."""
-    held = {unit.key for unit in read_units(out)[0]}
+    held = {unit.key for unit in read_units(out).units}
     names = {key.task for key in held}
     return {task.metadata.name for task in plan.selection.tasks if _key(task, OUTSIDE, held).task in names}
 
