@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING, Any, cast
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from torch import nn
 
-from frozenprobe.contrastive.pooler import METHOD
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.contract import check_padding
-from frozenprobe.encoders.given import given_encoder, run_facts
+from frozenprobe.encoders.given import given_encoder
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.engine.progress import Reporter, SilentReporter
 from frozenprobe.engine.ranks import on_all_ranks
 from frozenprobe.engine.run import run_units
 from frozenprobe.errors import EncoderError, RecordError, SettingsError
 from frozenprobe.features.cache import FeatureCache, default_cache_dir
-from frozenprobe.features.extract import resolve_layer
 from frozenprobe.features.sharding import Team
-from frozenprobe.records.provenance import provenance
 from frozenprobe.records.reading import Run, read_run
 from frozenprobe.records.schema import Unit
 from frozenprobe.records.store import RunStore, read_units, require_free
@@ -40,10 +37,11 @@ from frozenprobe.suites.mteb import data
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 from frozenprobe.suites.mteb.export import export
 from frozenprobe.suites.mteb.forecast import Forecast, forecast_tasks
-from frozenprobe.suites.mteb.meta import TrainingData, model_meta, model_name, training_data
+from frozenprobe.suites.mteb.manifest import facts_of, identity_before_training, identity_of, manifest_of, name_of
+from frozenprobe.suites.mteb.meta import TrainingData, model_meta, training_data
 from frozenprobe.suites.mteb.poolers import FOLDER, Probed, choose, fresh, require_one_process, train
 from frozenprobe.suites.mteb.quiet import quiet
-from frozenprobe.suites.mteb.results import OUTSIDE, write_results
+from frozenprobe.suites.mteb.results import write_results
 from frozenprobe.suites.mteb.selection import parts_of, select
 from frozenprobe.suites.mteb.settings import MtebSettings
 from frozenprobe.suites.mteb.units import Plan, finished_tasks, planned_units
@@ -134,14 +132,14 @@ def _evaluate(
             probed, model = loaded[-1]
             seconds["load"] = time.perf_counter() - started
             store = _open(
-                out, _manifest(settings, plan, model.encoder, _identity(settings, model)), overwrite, trains=False
+                out, manifest_of(settings, plan, model.encoder, identity_of(settings, model)), overwrite, trains=False
             )
         model.team = team
-        name = _name(settings, model.encoder)
+        name = name_of(settings, model.encoder)
         model.pin()
         model.mteb_model_meta = meta = model_meta(settings, model, name, probed.rows)
         known = training_data(settings, model.encoder.info, probed.rows)
-        store.update(**_facts(plan, model, store, known), **({"pooler": probed.about} if probed.about else {}))
+        store.update(**facts_of(plan, model, store, known), **({"pooler": probed.about} if probed.about else {}))
         store.add_timings("setup", seconds)
         budget = settings.features.tokens_per_batch or store.manifest.get("tokens_per_batch")
         model.features = settings.features.model_copy(update={"tokens_per_batch": budget})
@@ -175,8 +173,8 @@ def _trained(
     seconds: dict[str, float],
 ) -> tuple[Probed, RunStore]:
     """Trains the pooler in the run's folder, which is claimed before; adds what that took to the seconds."""
-    identity = _identity_before_training(settings, encoder)
-    manifest = _manifest(settings, plan, encoder, identity)
+    identity = identity_before_training(settings, encoder)
+    manifest = manifest_of(settings, plan, encoder, identity)
     require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
     stores: list[RunStore] = []
     started = time.perf_counter()
@@ -235,7 +233,7 @@ def forecast(
         finished: set[str] = set()
         if out is not None:
             trains = settings.trains
-            identity = _identity_before_training(settings, encoder) if trains else _identity(settings, model)
+            identity = identity_before_training(settings, encoder) if trains else identity_of(settings, model)
             if require_free(out, identity, overwrite=overwrite, beside=(FOLDER,) if trains else ()) is not None:
                 finished = finished_tasks(plan, out)
         return forecast_tasks(model, plan.selection.tasks, finished)
@@ -316,79 +314,6 @@ def _model(settings: MtebSettings, probed: Probed) -> MtebEncoder:
         features=settings.features,
         cache=cache,
     )
-
-
-def _name(settings: MtebSettings, encoder: Encoder) -> str:
-    return settings.encoder.name or encoder.info.name
-
-
-def _identity(settings: MtebSettings, model: MtebEncoder) -> dict[str, Any]:
-    """What must be the same for a resume of a run whose pooler is there at the start."""
-    meta = model_meta(settings, model, _name(settings, model.encoder))
-    return {
-        "fingerprint": model.fingerprint(),
-        "encoder": run_facts(model.encoder),
-        "pooling": model.pooling,
-        "backbone": model.backbone,
-        "layer": model.layer,
-        "normalise": model.normalise,
-        "prompts": model.prompts,
-        "model": {"name": meta.name, "revision": meta.revision},
-    }
-
-
-def _identity_before_training(settings: MtebSettings, encoder: Encoder) -> dict[str, Any]:
-    """The same of a run that trains its pooler: the encoder and how it is probed.
-
-    The training's own folder sees to it that the same pooler comes out.
-    """
-    backbone = "unfrozen" if settings.contrastive.training.unfrozen else "frozen"
-    return {
-        "fingerprint": encoder.fingerprint(),
-        "encoder": run_facts(encoder),
-        "pooling": METHOD,
-        "backbone": backbone,
-        "layer": resolve_layer(settings.layer, encoder.info),
-        "normalise": settings.normalise,
-        "prompts": settings.prompts,
-        "model": {"name": model_name(settings, _name(settings, encoder), METHOD, backbone)},
-    }
-
-
-def _manifest(settings: MtebSettings, plan: Plan, encoder: Encoder, identity: dict[str, Any]) -> dict[str, Any]:
-    """What the folder says of the run."""
-    return {
-        "suite": OUTSIDE,
-        "identity": identity,
-        "encoder": {**vars(encoder.info), "name": _name(settings, encoder), "fingerprint": encoder.fingerprint()},
-        "settings": settings.model_dump(mode="json", exclude=None if settings.trains else {"contrastive"}),
-        **_asked(plan),
-        "training_data": None,
-        "zero_shot": None,
-        **provenance(),
-    }
-
-
-def _asked(plan: Plan, before: Sequence[str] = ()) -> dict[str, Any]:
-    """The benchmark, and the tasks asked for so far."""
-    asked = [*before, *(task.metadata.name for task in plan.selection.tasks)]
-    return {
-        "benchmark": {"name": plan.selection.benchmark, "tasks": [list(row) for row in plan.selection.complete]},
-        "asked": list(dict.fromkeys(asked)),
-    }
-
-
-def _facts(plan: Plan, model: MtebEncoder, store: RunStore, known: TrainingData) -> dict[str, Any]:
-    """What a later run in the folder may change without another number: the tasks, and what is said of the training data."""
-    facts = _asked(plan, cast("list[str]", store.manifest.get("asked", [])))
-    names = dict.fromkeys([*(name for name, *_ in plan.selection.complete), *facts["asked"]])
-    trained = model.mteb_model_meta.get_training_datasets()  # with those that mteb holds for similar
-    unseen = True if known.complete else None
-    return {
-        **facts,
-        "training_data": None if known.names is None else sorted(known.names),
-        "zero_shot": None if trained is None else {name: False if name in trained else unseen for name in names},
-    }
 
 
 def _notes(model: MtebEncoder, plan: Plan, name: str, known: TrainingData, probed: Probed) -> list[str]:
