@@ -19,6 +19,7 @@ from frozenprobe.suites.mteb.units import Plan
 
 
 def name_of(settings: MtebSettings, encoder: Encoder) -> str:
+    """What the encoder is called: as asked, or by its own name."""
     return settings.encoder.name or encoder.info.name
 
 
