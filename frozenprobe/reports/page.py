@@ -75,7 +75,7 @@ def make_page(
     runs = best_first(runs, leaderboard_of(runs, suite=suites[0]))
     labels = labels_of(runs)
     notes = [f"{run.folder}: no task is finished; left out" for run in given if not run.units]
-    notes += [f"{run.folder}: {file} is damaged and left out" for run in given if not run.units for file in run.damaged]
+    notes += [f"{run.folder}: {line}" for run in given if not run.units for line in run.left_out()]
     sections = []
     for number, suite in enumerate(suites):
         held = [run for run in runs if any(unit.key.suite == suite for unit in run.units)]
