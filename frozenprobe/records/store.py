@@ -19,7 +19,7 @@ import tempfile
 import uuid
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -318,7 +318,8 @@ def read_units(folder: Path, manifest: dict[str, Any] | None = None, *, headline
             foreign.append(file.name)
         else:
             units.setdefault(unit.key, unit)
-    return Held(list(units.values()), damaged, foreign)
+    # By key: names of files are digests, which say nothing and change with the run.
+    return Held(sorted(units.values(), key=lambda unit: astuple(unit.key)), damaged, foreign)
 
 
 def _is_foreign(unit: Unit, manifest: dict[str, Any]) -> bool:
