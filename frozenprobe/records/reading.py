@@ -77,7 +77,7 @@ class Run:
             for unit in self.units
             if unit.about.get("subset")
         ]
-        return lines + self.left_out()
+        return list(dict.fromkeys(lines)) + self.left_out()  # a frozen and a finetuned unit have the same texts
 
     def left_out(self) -> list[str]:
         """A line for each unit file that is not among the units."""
