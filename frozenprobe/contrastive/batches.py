@@ -68,11 +68,10 @@ class TrainingSet:
             DataError: Nothing is left to train on.
         """
         self.rows = rows
-        query, known = _by_query(rows)
+        query, self._known = _by_query(rows)
         queries = np.unique(rows.query_keys) if held_out else rows.query_keys[:0]
         chosen = queries[: min(held_out, len(queries) // _LARGEST_SHARE)]
         held = np.isin(rows.query_keys, chosen)
-        self._known = known
         self._answers = np.unique(rows.positive_keys[held])
         self._hidden = frozenset(self._answers.tolist())
         spoiled = np.isin(rows.positive_keys, self._answers) & ~held
