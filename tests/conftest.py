@@ -11,6 +11,13 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch):
+    """What a shell or another library says about the terminal's width and colours decides nothing in a test."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder with real GLUE in the hub's layout."""
