@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.measure import by_turns
 from crossbert.config import ModelConfig
 from crossbert.masking import draw_permutations
+from crossbert.memory import keep_freed_memory
 from crossbert.metrics import measured_peak
 from crossbert.model import CrossBert, Prediction, PretrainingModel, build_model
 from crossbert.optimiser import build_optimiser, gradient_norm, scale_gradients
@@ -48,6 +49,8 @@ def train_step(
 ) -> Step:
     """A whole step as the training loop takes it: forward, backward, clipping, AdamW."""
     model.to(DEVICE)
+    if DEVICE == "cpu":
+        keep_freed_memory()
     if compiled:
         model.compile(dynamic=False, fullgraph=True)
     optimiser = build_optimiser(model, OptimiserSettings(learning_rate=1e-5, warmup_steps=0))

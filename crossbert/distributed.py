@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from crossbert.memory import keep_freed_memory
 from crossbert.model import PretrainingModel
 from crossbert.settings import SystemSettings
 from frozenprobe.errors import SettingsError
@@ -81,6 +82,8 @@ def ranks(device: str) -> Generator[Ranks]:
     if kind.type == "cuda":
         kind = kind if kind.index is not None else torch.device("cuda", own_gpu())
         torch.cuda.set_device(kind)
+    else:
+        keep_freed_memory()
     with joined(TRAINING_TIMEOUT, nccl=kind.type == "cuda"):
         yield Ranks(rank(), count(), kind, dist.new_group(backend="gloo") if count() > 1 else None)
 
