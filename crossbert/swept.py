@@ -28,8 +28,9 @@ from crossbert.reading import step_number
 from crossbert.scaling import count_parameters, exact_flops, paper_flops, positions_per_sequence
 from crossbert.settings import TrainSettings
 from frozenprobe.errors import RecordError
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run, read_run
-from frozenprobe.records.store import write_atomically
+from frozenprobe.reports.conditions import conditions, unlike
 from frozenprobe.reports.summary import summarise
 from frozenprobe.settings import parse
 
@@ -168,6 +169,17 @@ def table(runs: Sequence[SweptRun]) -> pd.DataFrame:
                 for protocol in ("honest", "paper"):
                     rows[-1][f"{probe}_{protocol}"] = mean_score(run.probes[-1], probe, protocol)
     return pd.DataFrame(rows).drop(columns="validation_loss", errors="ignore")
+
+
+def differently_probed(runs: Sequence[SweptRun]) -> list[str]:
+    """In a line, what differs between how the runs' last checkpoints were probed; none where nothing does."""
+    rows = []
+    for run in (run for run in runs if run.is_finished and run.probes):
+        probed = run.probes[-1]
+        scored = [(unit, row) for unit in probed.units for row in unit.rows if row["is_headline"]]
+        linear = [(unit, row) for unit, row in scored if row["kind"] == "score" and row["probe"] == "ridge"]
+        rows.append((run.name, conditions(probed, "ridge", linear)))
+    return unlike(rows)
 
 
 def write_table(folder: Path) -> pd.DataFrame:

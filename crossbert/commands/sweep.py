@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from crossbert.display import default_display
     from crossbert.sweep import plan, run_sweep
-    from crossbert.swept import write_table
+    from crossbert.swept import differently_probed, read_sweeps, write_table
     from frozenprobe.engine.progress import default_reporter
     from frozenprobe.reports.console import terminal
 
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> None:
         tell=tell,
     )
     _print_table(write_table(arguments.out), console)
+    for line in differently_probed(read_sweeps([arguments.out])):
+        console.print(line, style="yellow", soft_wrap=True, highlight=False)
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         raise SweepError(f"{len(failed)} of {len(jobs)} runs failed, the others are kept: {reasons}")

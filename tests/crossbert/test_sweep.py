@@ -88,6 +88,16 @@ def test_what_is_finished_is_not_done_again(command, capsys):
     assert "2 of 2 runs failed" in capsys.readouterr().err
 
 
+def test_runs_that_were_probed_otherwise_are_named_below_the_table(tiny_config, tmp_path, capsys):
+    out = tmp_path / "sweep"
+    for ratio, rows in (("0.25", 50), ("0.5", 40)):
+        axes = ["--set", *SHORT, f"model.mask_ratio={ratio},{ratio}0"]
+        probe = ["--probe", *PROBE, f"probes.max_train={rows}"]
+        assert sweep("--config", tiny_config, *axes, *probe, "--out", out, "--checkpoints", "last", "--quiet") == 0
+        told = capsys.readouterr().out.splitlines()[-1]
+    assert told == "not measured alike: train rows 50 (mask_ratio=0.25), 40 (mask_ratio=0.5)"
+
+
 def test_a_run_that_fails_is_named_and_the_others_go_on(command, capsys):
     out, words = command
     (out / "mask_ratio=0.25").mkdir(parents=True)
