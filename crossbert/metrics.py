@@ -17,7 +17,7 @@ import torch
 from crossbert.scaling import exact_flops, positions_per_sequence
 from crossbert.settings import TrainSettings
 from frozenprobe.errors import RecordError, SettingsError
-from frozenprobe.records.store import write_atomically
+from frozenprobe.files import write_atomically
 
 Row = dict[str, Any]
 

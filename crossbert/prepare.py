@@ -31,8 +31,7 @@ from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, hub_documents, local_documents, local_files
 from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer, train_tokenizer
 from frozenprobe.errors import DataError
-from frozenprobe.folders import sole_writer
-from frozenprobe.records.store import write_atomically
+from frozenprobe.files import sole_writer, write_atomically
 
 FORMAT = 1
 DOCUMENTS_AT_ONCE = 512

@@ -20,8 +20,8 @@ from crossbert.swept import MEMBER, RESULT
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.engine.progress import PlainReporter, Reporter
 from frozenprobe.errors import FrozenprobeError, RecordError, SettingsError
+from frozenprobe.files import write_atomically
 from frozenprobe.ranks import launched_count, launched_rank
-from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import GlueSettings, parse
 
 JOBS = "jobs"

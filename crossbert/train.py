@@ -35,9 +35,8 @@ from crossbert.reading import step_number
 from crossbert.settings import TrainSettings
 from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
-from frozenprobe.folders import sole_writer
+from frozenprobe.files import sole_writer, write_atomically
 from frozenprobe.records.provenance import provenance
-from frozenprobe.records.store import write_atomically
 from frozenprobe.settings import differences
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ ROOT = Path(frozenprobe.__file__).parent
 # From the ground up. A package may import those before it, and itself.
 LAYERS = [
     "errors",
-    "folders",
+    "files",
     "settings",
     "ranks",
     "metrics",

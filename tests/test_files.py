@@ -1,14 +1,15 @@
 import errno
 import fcntl
+import os
 import subprocess
 import sys
 
 import pytest
 
 from frozenprobe.errors import RecordError
-from frozenprobe.folders import sole_writer
+from frozenprobe.files import sole_writer, write_atomically
 
-HOLD = "import sys; from pathlib import Path; from frozenprobe.folders import sole_writer\n"
+HOLD = "import sys; from pathlib import Path; from frozenprobe.files import sole_writer\n"
 HOLD += "with sole_writer(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 
 
@@ -40,3 +41,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match=r"cannot write .*: Not a directory"), sole_writer(tmp_path / "file" / "run"):
         pytest.fail("there is no such folder")
+
+
+def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    with pytest.raises(RecordError, match=r"cannot write .*manifest.json: I/O error"):
+        write_atomically(path, b"n", b"ew")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["manifest.json"]

@@ -22,7 +22,7 @@ from frozenprobe.callbacks.evaluation import Evaluator, Outcome, is_first_rank, 
 from frozenprobe.encoders.base import Encoder
 from frozenprobe.encoders.module import bare_encoder
 from frozenprobe.errors import EncoderError, EvaluationError, RecordError, SettingsError
-from frozenprobe.records.store import write_atomically
+from frozenprobe.files import write_atomically
 from frozenprobe.settings import CallbackSettings, differences, parse
 
 Scores = dict[str, float]

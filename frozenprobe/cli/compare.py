@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     settings = read_options(arguments, CompareSettings)
 
+    from frozenprobe.files import write_atomically
     from frozenprobe.records.reading import read_run
-    from frozenprobe.records.store import write_atomically
     from frozenprobe.reports.comparison import compare
     from frozenprobe.reports.console import print_comparison, terminal
 

@@ -22,8 +22,8 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         FrozenprobeError: Wrong input.
     """
+    from frozenprobe.files import write_atomically
     from frozenprobe.records.reading import read_run
-    from frozenprobe.records.store import write_atomically
     from frozenprobe.reports.page import counted, make_page, reported
 
     runs = [read_run(folder) for folder in arguments.runs]

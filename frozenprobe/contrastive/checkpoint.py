@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from frozenprobe.contrastive.train import TrainingState
 from frozenprobe.errors import RecordError
+from frozenprobe.files import TEMPORARY
 from frozenprobe.settings import differences
 
 FILE = "checkpoint.safetensors"
@@ -29,7 +30,7 @@ def write(folder: Path, identity: dict[str, Any], state: TrainingState, tensors:
         RecordError: The disk is full or the folder cannot be written; the old checkpoint stays.
     """
     path = folder / FILE
-    temporary = folder / f".writing-{uuid.uuid4().hex}"
+    temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -22,6 +22,7 @@ from jaxtyping import Int, UInt
 
 from frozenprobe.contrastive.settings import TRAIN_DATA, PairSettings
 from frozenprobe.errors import DataError
+from frozenprobe.files import TEMPORARY
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 _QUERY_NAMES = ("query", "anchor")
@@ -284,7 +285,7 @@ def _hub_rows(settings: PairSettings) -> tuple[str, str, Iterator[Fields]]:
 def _write(path: Path, rows: Iterable[Fields], report: DataReport, hard_negatives: int) -> None:
     """Writes the usable rows under a temporary name, with the report in the schema, and renames."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft, temporary = (path.with_name(f".writing-{uuid.uuid4().hex}") for _ in range(2))
+    draft, temporary = (path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}") for _ in range(2))
     try:
         with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
             for part in _batched(_usable(rows, report, hard_negatives)):

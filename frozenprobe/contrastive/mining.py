@@ -27,7 +27,7 @@ from frozenprobe.errors import DataError, RecordError
 from frozenprobe.features.base import Inputs, View
 from frozenprobe.features.extract import ExtractionProgress, extract
 from frozenprobe.features.pooling import ViewPooler, resolve_pooling
-from frozenprobe.features.segments import write_whole
+from frozenprobe.files import write_atomically
 from frozenprobe.probes.knn import nearest
 from frozenprobe.settings import FeatureSettings, parse
 
@@ -153,11 +153,7 @@ def run_mining(
             )
             yield (json.dumps({"query": query, "positive": positive, "negatives": negatives}) + "\n").encode()
 
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, *lines())
-    except OSError as error:
-        raise RecordError(f"cannot write {out}: {error.strerror or error}") from None
+    write_atomically(out, *lines())
     return report
 
 

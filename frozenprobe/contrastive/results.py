@@ -20,7 +20,7 @@ from frozenprobe.contrastive.train import BASELINE, PoolerTraining
 from frozenprobe.encoders.base import Encoder, HasWarmPooler, Trainable
 from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.errors import RecordError
-from frozenprobe.features.segments import write_whole
+from frozenprobe.files import write_atomically
 from frozenprobe.settings import EncoderSettings
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def finish(
         }
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table(table), buffer)
-        _write(out / "held_out.parquet", buffer.getvalue().to_pybytes())
+        write_atomically(out / "held_out.parquet", buffer.getvalue().to_pybytes())
     results = {
         "identity": identity,
         "data": training_data_report(training),
@@ -184,7 +184,7 @@ def read(out: Path, encoder: Encoder, settings: PoolSettings, fingerprint: str) 
 def write_history(out: Path, training: PoolerTraining) -> None:
     """Writes the losses and held-out scores so far."""
     lines = "".join(json.dumps(entry) + "\n" for entry in training.state.history)
-    _write(out / "history.jsonl", lines.encode())
+    write_atomically(out / "history.jsonl", lines.encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path} is damaged ({error}); start again with --overwrite") from None
+        raise RecordError(f"{path} is damaged ({error}); choose another --out or --overwrite") from None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -205,12 +205,4 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     Raises:
         RecordError: The disk is full or the folder cannot be written.
     """
-    _write(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from None
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -42,7 +42,7 @@ from frozenprobe.encoders.registry import load_encoder
 from frozenprobe.encoders.transformer import DTYPES
 from frozenprobe.errors import EncoderError, FrozenprobeError, RecordError
 from frozenprobe.features.extract import resolve_layer
-from frozenprobe.folders import sole_writer
+from frozenprobe.files import sole_writer
 from frozenprobe.ranks import TRAINING_TIMEOUT, joined
 from frozenprobe.settings import parse
 

@@ -20,6 +20,7 @@ from frozenprobe.contrastive.pooler import build_pooler
 from frozenprobe.contrastive.settings import PoolerSettings
 from frozenprobe.encoders.base import Encoder, HasWarmPooler, Layer, device_of
 from frozenprobe.errors import EncoderError, RecordError
+from frozenprobe.files import TEMPORARY
 from frozenprobe.settings import parse
 
 FORMAT = 1
@@ -59,7 +60,7 @@ def save_pooler(
     config = {"format": FORMAT, "settings": settings.model_dump(mode="json"), "encoder": encoder, "training": training}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
         try:
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in pooler.state_dict().items()}
             save_file(tensors, temporary / WEIGHTS)

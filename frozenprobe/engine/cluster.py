@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from frozenprobe.errors import RecordError, SettingsError
-from frozenprobe.records.store import write_atomically
+from frozenprobe.files import write_atomically
 from frozenprobe.settings import SlurmSettings
 
 _POLL_SECONDS = 5.0

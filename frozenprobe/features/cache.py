@@ -28,14 +28,13 @@ from frozenprobe.errors import FeatureError
 from frozenprobe.features.base import View
 from frozenprobe.features.segments import (
     SUFFIX,
-    TEMPORARY,
     DamagedSegmentError,
     Segment,
     read_header,
     write_segment,
-    write_whole,
 )
 from frozenprobe.features.tokens import PairForm
+from frozenprobe.files import TEMPORARY, write_whole
 
 _TREE = "features-v1"
 _ABOUT = "store.json"
@@ -169,7 +168,7 @@ class FeatureCache:
         now = time.time()
         total = sum(size for _, size, _ in files)
         for path, size, used in files:
-            abandoned = path.suffix == TEMPORARY and now - used > _ABANDONED_SECONDS
+            abandoned = path.name.startswith(TEMPORARY) and now - used > _ABANDONED_SECONDS
             if abandoned or (total > limit_bytes and path.suffix == SUFFIX):
                 # A process that reads it keeps its mapping: the bytes go when it is done.
                 _remove(path)
@@ -189,7 +188,7 @@ class FeatureCache:
     def _files(self) -> Iterator[tuple[Path, int, float]]:
         """Every segment and unfinished file with its size and time of last use."""
         for path in self._tree.rglob("*"):
-            if path.suffix in (SUFFIX, TEMPORARY):
+            if path.suffix == SUFFIX or path.name.startswith(TEMPORARY):
                 try:
                     status = path.stat()
                 except OSError:  # another process removed it

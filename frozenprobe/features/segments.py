@@ -9,36 +9,20 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import uuid
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
+from frozenprobe.files import write_whole
+
 SUFFIX = ".segment"
-TEMPORARY = ".writing"
 _MAGIC = b"FPVECS01"
 _HEADER = struct.Struct("<8sQQ16s16s")
 
 
 class DamagedSegmentError(Exception):
     """A segment is not what was written; its rows are to be computed again."""
-
-
-def write_whole(path: Path, *parts: bytes | memoryview) -> None:
-    """Writes a file under a temporary name beside it and renames it, so that nobody ever sees a part of it.
-
-    Raises:
-        OSError: The folder cannot be written or the disk is full; nothing is left behind.
-    """
-    temporary = path.with_name(f"{uuid.uuid4().hex}{TEMPORARY}")
-    try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:

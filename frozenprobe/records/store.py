@@ -14,8 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
+import shutil
 import uuid
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from frozenprobe.errors import RecordError
+from frozenprobe.files import TEMPORARY, by_turns, write_atomically
 from frozenprobe.records.schema import COLUMNS, SCHEMA_VERSION, Unit, UnitKey
 from frozenprobe.settings import differences
 
@@ -35,53 +35,8 @@ METADATA_KEY = b"frozenprobe"
 HEADLINE = "headline"
 RUN_ID = "run_id"
 OURS = {"manifest.json", "units", "timings.jsonl"}
-TABLES = {"scores.csv", "summary.csv"}  # beside them, once a run is through
+TABLES = {"scores.csv", "summary.csv", "tasks.csv"}  # beside them, once a run is through
 EMPTY_ROW = {**dict.fromkeys(COLUMNS.names), "low": float("nan"), "high": float("nan")}
-
-
-def write_atomically(path: Path, content: bytes, *, replace: bool = True) -> bool:
-    """Writes a file so that readers see the old content or the new, never half of it.
-
-    Args:
-        path: The file.
-        content: What it is to hold.
-        replace: Take the place of a file that is there already.
-
-    Returns:
-        Whether it was written.
-
-    Raises:
-        RecordError: The disk is full or the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            if replace:
-                os.replace(temporary, path)
-            return replace or _put_new(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _put_new(temporary: str, path: Path) -> bool:
-    """Gives a file its name unless another has it already."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links; there, two steps must do
-        if path.exists():
-            return False
-        os.replace(temporary, path)
-    return True
 
 
 class _Mark(NamedTuple):
@@ -101,7 +56,13 @@ class RunStore:
     """
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], *, overwrite: bool = False, beside: Collection[str] = ()
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        *,
+        overwrite: bool = False,
+        leaves: Collection[str] = (),
+        beside: Collection[str] = (),
     ) -> None:
         """Opens a new folder, or resumes one that holds the same run.
 
@@ -109,7 +70,8 @@ class RunStore:
             folder: Where the run is kept.
             manifest: Facts of the run. Its `identity` entry decides whether an existing folder holds the same run.
             overwrite: Drop what another run left in the folder.
-            beside: What the run itself may have put there before.
+            leaves: Folders that such runs leave there besides their records.
+            beside: What the run itself may have put there before; it stays.
 
         Raises:
             RecordError: The folder belongs to a different run, is not a run at all, or cannot be written.
@@ -118,23 +80,28 @@ class RunStore:
         self.damaged: list[str] = []
         self._seen: dict[_Mark, Unit | None] = {}
         self.manifest = {"schema_version": SCHEMA_VERSION, RUN_ID: uuid.uuid4().hex, **manifest}
-        old = require_free(folder, manifest["identity"], overwrite=overwrite, beside=beside)
+        old = require_free(folder, manifest["identity"], overwrite=overwrite, leaves=leaves, beside=beside)
         with _in_one_line(folder):
-            while old is None and not self._begin(overwrite):  # another process began a run here meanwhile
-                old = require_free(folder, manifest["identity"], beside=beside)
+            left = set(leaves) - set(beside) if overwrite else ()
+            while old is None and not self._begin(overwrite, left):  # another process began a run here meanwhile
+                old = require_free(folder, manifest["identity"], leaves=leaves, beside=beside)
             if old is not None:
                 self.manifest = old
                 self._set_damaged_aside()
 
-    def _begin(self, overwrite: bool) -> bool:
+    def _begin(self, overwrite: bool, left: Collection[str]) -> bool:
         """Puts the new manifest in place, and drops what an older run left; False where there is one that must stay."""
         if not overwrite:
             return self._write_manifest(replace=False)
+        self.folder.mkdir(parents=True, exist_ok=True)
         leftovers = [*self.folder.glob("units/*"), self.folder / "timings.jsonl"]
         # The manifest goes first, so that nobody takes old units for its own, or these for old.
-        self._write_manifest()
+        with by_turns(self.folder):
+            self._write_manifest()
         for file in leftovers:
             file.unlink(missing_ok=True)
+        for name in left:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         return True
 
     def _set_damaged_aside(self) -> None:
@@ -218,10 +185,11 @@ class RunStore:
         Raises:
             RecordError: The folder cannot be written, or another run has taken it over.
         """
-        held = self.require_kept()
-        self.manifest = {**held, **facts}
-        if self.manifest != held:
-            self._write_manifest()
+        with _in_one_line(self.folder), by_turns(self.folder):  # nobody's overwriting is undone
+            held = self.require_kept()
+            self.manifest = {**held, **facts}
+            if self.manifest != held:
+                self._write_manifest()
 
     def _write_manifest(self, *, replace: bool = True) -> bool:
         content = json.dumps(self.manifest, indent=2) + "\n"
@@ -229,7 +197,12 @@ class RunStore:
 
 
 def require_free(
-    folder: Path, identity: dict[str, Any], *, overwrite: bool = False, beside: Collection[str] = ()
+    folder: Path,
+    identity: dict[str, Any],
+    *,
+    overwrite: bool = False,
+    leaves: Collection[str] = (),
+    beside: Collection[str] = (),
 ) -> dict[str, Any] | None:
     """The manifest of the same run that a folder holds, or None where a new one may begin there; writes nothing.
 
@@ -237,6 +210,7 @@ def require_free(
         folder: Where a run is to be kept.
         identity: What decides whether another run is the same.
         overwrite: Another run may be dropped.
+        leaves: Folders that such runs leave there besides their records.
         beside: What may lie there without a run.
 
     Raises:
@@ -248,7 +222,7 @@ def require_free(
         # Listed before the manifest is looked for: one that another process creates in between is then found.
         entries = [entry.name for entry in folder.iterdir()] if folder.exists() else []
         if overwrite or not (folder / "manifest.json").exists():
-            _require_ours(folder, entries, overwrite, beside)
+            _require_ours(folder, [name for name in entries if name not in beside], overwrite, leaves)
             return None
         try:
             old = read_manifest(folder)
@@ -377,9 +351,9 @@ def _content_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, beside: Collection[str]) -> None:
+def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, leaves: Collection[str]) -> None:
     """Refuses a folder that holds anything but a run of ours that may be dropped."""
-    held = [name for name in entries if not name.startswith(".writing-") and name not in beside]
+    held = [name for name in entries if not name.startswith(TEMPORARY)]
     if not held:
         return
     path = folder / "manifest.json"
@@ -387,7 +361,7 @@ def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, beside:
         manifest = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         manifest = {}  # damaged; what else lies there decides
-    looks_ours = bool(OURS & set(held)) and set(held) <= OURS | TABLES
+    looks_ours = bool(OURS & set(held)) and set(held) <= OURS | TABLES | set(leaves)
     ours = isinstance(manifest, dict) and ("schema_version" in manifest or (not manifest and looks_ours))
     if not ours:
         raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")

@@ -6,8 +6,8 @@ import csv
 import io
 from pathlib import Path
 
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run
-from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.summary import summarise, titles
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from frozenprobe.errors import ComparisonError, RecordError
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run, read_run
-from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.boards import TITLES, Board, board_of
 from frozenprobe.reports.conditions import unlike
 from frozenprobe.reports.naming import labels as labels_of

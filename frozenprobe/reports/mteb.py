@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run
 from frozenprobe.records.schema import Unit
-from frozenprobe.records.store import write_atomically
 
 
 @dataclass(frozen=True)

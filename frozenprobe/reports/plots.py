@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Literal
 
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run
-from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.figures import best_first, figures
 from frozenprobe.reports.leaderboard import leaderboard_of
 from frozenprobe.reports.naming import labels as labels_of

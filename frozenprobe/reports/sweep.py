@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run
-from frozenprobe.records.store import write_atomically
 from frozenprobe.reports.conditions import Conditions, conditions, unlike
 from frozenprobe.reports.summary import LABELS, SummaryRow, summarise, titles
 

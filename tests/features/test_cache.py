@@ -259,7 +259,7 @@ def test_two_processes_may_write_one_store(fake, words, tmp_path):
     assert encoder.encoded == 0
     expected = extract(fake(), [Inputs(words(60))], [MEAN], SETTINGS)[0].by_view[MEAN]
     np.testing.assert_allclose(result.by_view[MEAN], expected, rtol=1e-5, atol=1e-6)
-    assert not list(tmp_path.rglob("*.writing"))
+    assert not list(tmp_path.rglob(".writing-*"))
 
 
 def age(path, seconds):
@@ -331,7 +331,7 @@ def test_stores_size_and_clear(fake, words, tmp_path):
 def test_abandoned_files_are_swept(fake, words, tmp_path):
     run(fake(), words(10), tmp_path)
     folder = segments_in(tmp_path)[0].parent
-    dead, dead_description, alive = folder / "dead.writing", folder.parent / "dead.writing", folder / "alive.writing"
+    dead, dead_description, alive = folder / ".writing-a", folder.parent / ".writing-b", folder / ".writing-c"
     for path in (dead, dead_description, alive):
         path.write_bytes(b"half")
     age(dead, 7200)

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from frozenprobe.probes.base import ProbePredictions, ProbeResult, ProbeScore
 from frozenprobe.records import store as store_module
 from frozenprobe.records.reading import read_run
 from frozenprobe.records.schema import Unit, UnitKey
-from frozenprobe.records.store import RunStore, read_timings, write_atomically
+from frozenprobe.records.store import RunStore, read_timings
 
 
 def manifest(**identity):
@@ -170,6 +171,39 @@ def test_a_unit_whose_run_is_overwritten_while_it_is_written_goes_again(tmp_path
     assert list(tmp_path.glob("units/*")) == []
 
 
+def test_an_overwriting_that_falls_into_an_update_is_not_undone(tmp_path, monkeypatch):
+    slow = RunStore(tmp_path, manifest())
+    read, others = store_module.read_manifest, []
+
+    def overwritten_after(folder):
+        held = read(folder)
+        monkeypatch.setattr(store_module, "read_manifest", read)
+        others.append(Thread(target=RunStore, args=(tmp_path, manifest(fingerprint="g")), kwargs={"overwrite": True}))
+        others[0].start()
+        others[0].join(0.5)
+        assert others[0].is_alive()  # it waits
+        return held
+
+    monkeypatch.setattr(store_module, "read_manifest", overwritten_after)
+    slow.update(tokens_per_batch=8)
+    others[0].join()
+    with pytest.raises(RecordError, match="overwritten by another run"):
+        slow.update(tokens_per_batch=9)
+    assert read_run(tmp_path).manifest["identity"]["fingerprint"] == "g"
+
+
+def test_folders_that_a_run_leaves_go_with_it_but_for_its_own(tmp_path):
+    leaves = ("results", "model")
+    RunStore(tmp_path, manifest()).write(make_unit(), {})
+    for name in leaves:
+        (tmp_path / name).mkdir()
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(RecordError, match="holds other files"):
+        RunStore(tmp_path, manifest(), overwrite=True)
+    RunStore(tmp_path, manifest(), overwrite=True, leaves=leaves, beside=("model",))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["manifest.json", "model", "units"]
+
+
 def test_the_new_manifest_is_there_before_old_units_go(tmp_path, monkeypatch):
     RunStore(tmp_path, manifest()).write(make_unit(), {})
     monkeypatch.setattr(store_module.Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "I/O error")))
@@ -183,7 +217,7 @@ def test_the_new_manifest_is_there_before_old_units_go(tmp_path, monkeypatch):
 @pytest.mark.parametrize("links", [True, False])
 def test_of_two_that_begin_the_same_run_one_goes_on_with_the_others(tmp_path, monkeypatch, links):
     if not links:  # as some file systems
-        monkeypatch.setattr(store_module.os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "Not supported")))
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "Not supported")))
     check = store_module.require_free
 
     def late(folder, identity, **options):
@@ -288,19 +322,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monke
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RecordError, match=r"cannot write .*: No space left on device"):
         store.write(make_unit(), {})
     assert list(tmp_path.glob("units/*")) == list(tmp_path.glob("units/.*")) == []
-
-
-def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "manifest.json"
-    write_atomically(path, b"old")
-    monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
-    with pytest.raises(RecordError):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from torch import nn
 from frozenprobe.encoders.sentence_encoder import SentenceEncoder
 from frozenprobe.encoders.transformer import TransformerEncoder
 from frozenprobe.errors import EncoderError, RecordError
+from frozenprobe.files import TEMPORARY
 from frozenprobe.suites.mteb import exported_pooling
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 
@@ -43,7 +44,7 @@ def export(model: MtebEncoder, folder: Path) -> None:
         if _read_about(folder) == about:
             return
         raise RecordError(f"{folder} holds something else than this encoder; move it away")
-    writing = folder.with_name(f".writing-{folder.name}")
+    writing = folder.with_name(f"{TEMPORARY}{folder.name}")
     shutil.rmtree(writing, ignore_errors=True)
     try:
         writing.mkdir(parents=True)

@@ -18,8 +18,8 @@ from mteb.models.model_meta import ModelMeta
 from mteb.results.task_result import TaskResult
 
 from frozenprobe.encoders.base import EncoderInfo
+from frozenprobe.files import write_atomically
 from frozenprobe.records.schema import Unit, UnitKey
-from frozenprobe.records.store import write_atomically
 from frozenprobe.suites.mteb.adapter import MtebEncoder
 
 OUTSIDE = "mteb"

@@ -6,7 +6,6 @@ purpose: it plans one unit per task, and the engine runs them.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -48,6 +47,9 @@ from frozenprobe.suites.mteb.units import Plan, finished_tasks, planned_units
 
 if TYPE_CHECKING:
     import pandas as pd
+
+RESULTS, MODEL = "mteb", "model"  # in the run's folder: mteb's own results, the exported encoder
+LEAVES = (RESULTS, MODEL, FOLDER)
 
 
 def run_mteb(
@@ -147,18 +149,18 @@ def _evaluate(
             reporter.note(line)
         if settings.export:
             try:
-                export(model, out / "model")
+                export(model, out / MODEL)
             except EncoderError as error:  # the scores do not need it
                 reporter.note(f"{name} is not exported: {error}")
 
         def written(unit: Unit) -> None:
-            write_results(out / "mteb", [unit], meta)
+            write_results(out / RESULTS, [unit], meta)
             store.update(tokens_per_batch=model.features.tokens_per_batch)
 
         run_units(planned_units(plan, model, store), store, reporter, written)
         run = read_run(out)
         store.require_kept()  # or that was another run's
-        write_results(out / "mteb", run.units, meta)
+        write_results(out / RESULTS, run.units, meta)
         write_csv(run, out)
     return run
 
@@ -175,7 +177,7 @@ def _trained(
     """Trains the pooler in the run's folder, which is claimed before; adds what that took to the seconds."""
     identity = identity_before_training(settings, encoder)
     manifest = manifest_of(settings, plan, encoder, identity)
-    require_free(out, identity, overwrite=overwrite, beside=(FOLDER,))
+    require_free(out, identity, overwrite=overwrite, leaves=LEAVES, beside=(FOLDER,))
     stores: list[RunStore] = []
     started = time.perf_counter()
     probed = train(
@@ -198,10 +200,7 @@ def _trained(
 
 def _open(out: Path, manifest: dict[str, Any], overwrite: bool, *, trains: bool) -> RunStore:
     """The run's store; with `overwrite`, what another run left beside it goes with it, a training only if none replaces it."""
-    store = RunStore(out, manifest, overwrite=overwrite, beside=(FOLDER,) if trains else ())
-    for folder in ("mteb", "model", *(() if trains else (FOLDER,))) if overwrite else ():
-        shutil.rmtree(out / folder, ignore_errors=True)
-    return store
+    return RunStore(out, manifest, overwrite=overwrite, leaves=LEAVES, beside=(FOLDER,) if trains else ())
 
 
 def forecast(
@@ -234,7 +233,8 @@ def forecast(
         if out is not None:
             trains = settings.trains
             identity = identity_before_training(settings, encoder) if trains else identity_of(settings, model)
-            if require_free(out, identity, overwrite=overwrite, beside=(FOLDER,) if trains else ()) is not None:
+            beside = (FOLDER,) if trains else ()
+            if require_free(out, identity, overwrite=overwrite, leaves=LEAVES, beside=beside) is not None:
                 finished = finished_tasks(plan, out)
         return forecast_tasks(model, plan.selection.tasks, finished)
 

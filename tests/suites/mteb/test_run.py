@@ -201,10 +201,13 @@ def test_a_finished_run_needs_neither_data_nor_network_and_takes_another_word_on
     assert json.loads(path.read_text())["training_datasets"] == ["SciFact"]
 
 
-def test_overwrite_drops_what_another_run_left(whole, tiny_bert, copies, tmp_path):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_overwrite_drops_what_another_run_left(whole, tiny_bert, copies, tmp_path, damaged):
     out = tmp_path / "run"
     shutil.copytree(whole.folder, out)
     (out / "model").mkdir()
+    if damaged:
+        (out / "manifest.json").write_text("{")
     changed = run(settings(tiny_bert, copies, tmp_path, pooler="cls", tasks="BIOSSES"), out, overwrite=True)
     assert [unit.key.task for unit in changed.units] == ["BIOSSES-subset"]
     assert [path.parent.parent.name for path in out.glob("mteb/results/*/*/*")] == ["frozenprobe__tiny-bert-cls"]
