@@ -5,7 +5,7 @@
       model.safetensors   whole weights, for export and evaluation
       tokenizer/          Hugging Face's `save_pretrained`
       state/              weights, moments and counters in shards (torch.distributed.checkpoint), to go on from
-      COMPLETE            written last; a folder without it is not a checkpoint
+      COMPLETE            written last, with the checksum of every file; a folder without it is not a checkpoint
 
 `state/` is read only to go on with the run that wrote it: torch keeps its index as a pickle. Export and evaluation never
 touch it.
@@ -30,8 +30,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from crossbert.distributed import Ranks
-from crossbert.reading import MARKER, steps_of
+from crossbert.reading import MARKER, damaged_file, step_number, steps_of
 from frozenprobe.errors import RecordError
+from frozenprobe.files import checksum, write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,6 +61,10 @@ def load_state(checkpoint: Path, state: dict[str, Any], here: Ranks) -> None:
     Raises:
         RecordError: It is damaged or belongs to another model.
     """
+    if damaged := damaged_file(checkpoint, "state"):
+        raise RecordError(
+            f"{damaged} is damaged: its checksum is not the one noted; remove {checkpoint.name} to go on earlier"
+        )
     try:
         dcp.load(state, checkpoint_id=checkpoint / "state", process_group=here.checkpoint_group)
     except (CheckpointException, OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
@@ -150,19 +155,23 @@ class Checkpoints:
             self._tokenizer.save_pretrained(folder / "tokenizer")
             save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "config.json").write_text(json.dumps({**self._config, "step": step}, indent=2) + "\n")
-            for file in folder.rglob("*"):
-                if file.is_file():
-                    _flush(file)
-            (folder / MARKER).touch()
+            checksums = {}
+            for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+                _flush(file)
+                checksums[file.relative_to(folder).as_posix()] = checksum(file)
+            write_whole(folder / MARKER, json.dumps(checksums, indent=1).encode(), durable=True)
             _flush(folder)
-            self._drop_old()
-        except Exception as error:  # the writers wrap their errors differently: a full disk, a folder that is gone
+            self._drop_old(step)
+        # The writers wrap their errors differently: a full disk, a folder that is gone. Torch's own is no Exception.
+        except (Exception, CheckpointException) as error:
             raise RecordError(f"cannot write {folder}: {_reason(error)}; the checkpoint before it is kept") from error
 
-    def _drop_old(self) -> None:
+    def _drop_old(self, newest: int) -> None:
         for old in checkpoints(self._run)[: -self._keep] if self._keep else ():
             (old / MARKER).unlink()  # first, so that half a checkpoint is never taken for one
-            shutil.rmtree(old)
+        for folder in steps_of(self._run):
+            if step_number(folder) < newest and not (folder / MARKER).exists():  # by this, or by a kill
+                shutil.rmtree(folder)
 
 
 def _flush(path: Path) -> None:

@@ -224,6 +224,7 @@ class BatchMaker:
         share: Share,
         seed: int,
         *,
+        in_any_batch: bool = False,
         document_mask: bool = False,
         noise: Noise | None = None,
         pin: bool = False,
@@ -235,12 +236,13 @@ class BatchMaker:
             order: Step -> numbers of the sequences in the global batch.
             share: Which part of it this rank takes.
             seed: Of the masks.
+            in_any_batch: Draw the masks of a sequence by its number, not by its step and its place in the batch.
             document_mask: Number the documents too.
             noise: The model's `draw_noise`.
             pin: Put the tensors in page-locked memory, for a GPU.
         """
         self._sequences, self._order, self._share, self._seed = sequences, order, share, seed
-        self._document_mask, self._noise, self._pin = document_mask, noise, pin
+        self._in_any_batch, self._document_mask, self._noise, self._pin = in_any_batch, document_mask, noise, pin
 
     def __call__(self, step: int) -> list[Batch]:
         """The pieces of a step, in order."""
@@ -249,6 +251,8 @@ class BatchMaker:
 
     def _piece(self, step: int, numbers: np.ndarray, piece: slice) -> Batch:
         indices = list(range(piece.start, piece.stop))  # in the global batch: what masks are drawn from
+        if self._in_any_batch:
+            step, indices = 0, numbers[piece].tolist()
         ids = self._sequences.take(numbers[piece])
         batch = Batch(
             ids=ids,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from crossbert import modeling_crossbert
 from crossbert.model import PretrainingModel, transformers_config
@@ -46,6 +47,8 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> Path:
     saved = read_config(folder)
     model, tokenizer = read_model(folder, saved.model), read_tokenizer(folder, saved.model)
     exported = to_transformers(model, tokenizer).to(DTYPES[dtype])
+    if not all(torch.isfinite(weight).all() for weight in exported.parameters()):
+        raise EncoderError(f"{folder}: weights are too large for {dtype}; export as bf16 or fp32")
     exported.config.training_flops = saved.training_flops
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +62,8 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> Path:
             if out.exists():
                 out.rmdir()
             work.rename(out)
-    except OSError as error:
-        raise SettingsError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        raise SettingsError(f"--out {out} cannot be written: {getattr(error, 'strerror', None) or error}") from error
     return folder
 
 

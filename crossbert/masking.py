@@ -46,5 +46,6 @@ def _draw(
     stream: int, seed: int, step: int, indices: Sequence[int] | Int[torch.Tensor, " n"], count: int
 ) -> Int[np.ndarray, "n count"]:
     """Raw 64-bit words, one generator per sequence."""
-    rows = [np.random.Philox(key=[seed, stream], counter=[0, 0, int(i), step]).random_raw(count) for i in indices]
+    key = np.array([seed, stream], dtype=np.uint64)  # a list of large numbers would be taken for floats
+    rows = [np.random.Philox(key=key, counter=[0, 0, int(i), step]).random_raw(count) for i in indices]
     return np.stack(rows) if rows else np.zeros((0, count), dtype=np.uint64)

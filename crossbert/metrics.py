@@ -114,13 +114,15 @@ class MetricsLog:
 
 
 def read_metrics(run: Path) -> Iterator[Row]:
-    """The lines of a run's metrics; one that a kill cut short is passed over."""
+    """The lines of a run's metrics; one that a kill cut short, or that is none of ours, is passed over."""
     path = run / "metrics.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError:
             continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            yield row
 
 
 class Speed:

@@ -35,7 +35,7 @@ class Loss(NamedTuple):
 
     Attributes:
         loss: Mean over the predicted positions (Electra: the weighted sum of its two means).
-        predicted: How many positions were predicted; those that the document mask drops are not.
+        predicted: How many positions were predicted; those that the document mask drops are not (but in Electra).
         parts: The terms of a loss that has more than one, and what else is worth logging.
     """
 
@@ -201,11 +201,17 @@ class Electra(PretrainingModel):
         documents: Int[Tensor, "b s"] | None = None,
         noise: Float[Tensor, "b m"] | None = None,
     ) -> Loss:
-        """Masked-LM loss of the generator plus weighted loss of the detection, which is a mean over all positions."""
+        """Masked-LM loss of the generator plus weighted loss of the detection, which is a mean over all positions.
+
+        Both are divided by numbers that every batch has, so that a batch cut in pieces has the same loss: what the document
+        mask drops counts as 0 among the masked words.
+        """
         if noise is None:
             raise ValueError("Electra samples from its generator: pass what draw_noise gives")
         prediction = self.predict(ids, permutations, documents)
-        masked_lm, predicted = mean_loss(prediction)
+        masked_lm, counted = mean_loss(prediction)
+        masked = torch.full_like(counted, prediction.targets.numel())
+        masked_lm = masked_lm * (counted / masked)
         sampled = sample(prediction.logits, noise)
         ids = ids.gather(1, permutations)
         mask, _ = _flat_mask(self.config, documents, permutations)
@@ -215,7 +221,7 @@ class Electra(PretrainingModel):
         replaced = (shown != ids).float()  # a sample that hits the word itself counts as original
         detection = F.binary_cross_entropy_with_logits(scores, replaced)
         parts = {"masked_lm": masked_lm.detach(), "detection": detection.detach(), "replaced": replaced.mean()}
-        return Loss(masked_lm + self.config.replaced_token_weight * detection, predicted, parts)
+        return Loss(masked_lm + self.config.replaced_token_weight * detection, masked, parts)
 
 
 class Generator(nn.Module):

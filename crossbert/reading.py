@@ -1,7 +1,8 @@
 """Reads what training leaves behind: `runs/x/step-N`, or `runs/x`, which stands for its newest complete step.
 
 A step folder holds `config.json` (the model's settings under "model"), `model.safetensors` (whole weights in the names of
-`state_dict`), `tokenizer/`, and `COMPLETE`, written last. Finding and reading settings imports no torch.
+`state_dict`), `tokenizer/`, and `COMPLETE`, written last, with the checksums of all other files. Finding and reading settings
+imports no torch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from crossbert.config import ModelConfig
 from crossbert.scaling import paper_flops
 from frozenprobe.errors import EncoderError, SettingsError
+from frozenprobe.files import checksum
 from frozenprobe.settings import parse
 
 if TYPE_CHECKING:
@@ -73,6 +75,26 @@ def find_checkpoint(path: Path) -> Path:
     raise EncoderError(f"{path} is no training checkpoint: expected step-N, or a folder that holds some")
 
 
+def damaged_file(folder: Path, part: str) -> Path | None:
+    """A file of a complete step that is missing or not what was written, if there is one.
+
+    Args:
+        folder: The step.
+        part: A file of it, or a folder with all its files.
+    """
+    marker = (folder / MARKER).read_text()
+    noted: dict[str, int] = json.loads(marker) if marker else {}  # the first checkpoints noted nothing
+    for name, expected in noted.items():
+        if name == part or name.startswith(f"{part}/"):
+            try:
+                found = checksum(folder / name)
+            except OSError:
+                return folder / name
+            if found != expected:
+                return folder / name
+    return None
+
+
 @dataclass(frozen=True)
 class Saved:
     """What a checkpoint says of itself.
@@ -121,6 +143,8 @@ def read_model(folder: Path, config: ModelConfig) -> PretrainingModel:
     from crossbert.model import build_model
 
     file = folder / "model.safetensors"
+    if file.is_file() and damaged_file(folder, file.name):
+        raise EncoderError(f"{file} is damaged: its checksum is not the one noted in {MARKER}")
     try:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:

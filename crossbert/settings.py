@@ -120,7 +120,7 @@ class TrainSettings(Settings):
     model: ModelConfig
     data: DataSettings
     steps: int = Field(ge=1, description="optimiser steps in all")
-    seed: int = Field(0, ge=0, description="of the weights, the order of the data and the masks")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the data and the masks")
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="of matrix products; weights are kept in float32")
     optimiser: OptimiserSettings = OptimiserSettings()
     guard: GuardSettings = GuardSettings()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Callback = Callable[[int, PretrainingModel, "PreTrainedTokenizerBase"], None]
 """Called on every rank after each step with the steps done, the model and the tokenizer."""
 
+RUN = "run.json"
 VALIDATION_SEED = 0
 """Of validation masks: the same for every run, so that losses compare."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -82,38 +83,59 @@ def train(
         )
     with ExitStack() as stack:
         here = stack.enter_context(ranks(settings.system.device))
+        held_out = _held_out(settings.data.held_out, data)
+        identity = _identity(settings, data)
         if here.first:
             stack.enter_context(sole_writer(out))
-            _claim(out, settings, data)
-            if settings.data.verify:
-                data.verify()
+            _require_same(out, identity)
+            for checked in (data, *held_out.values()) if settings.data.verify else ():
+                checked.verify()
         here.wait()
         finished = checkpoints(out)
         if finished and step_number(finished[-1]) >= settings.steps:
             return finished[-1]
-        run = _Run(settings, out, data, here, callbacks, display if display and here.first else Display())
+        run = _Run(settings, out, data, held_out, here, callbacks, display if display and here.first else Display())
         stack.callback(run.close)
+        if here.first and not (out / RUN).exists():  # nothing is left to be refused
+            manifest = {"identity": identity, "settings": settings.model_dump(mode="json"), "provenance": provenance()}
+            write_atomically(out / RUN, (json.dumps(manifest, indent=2) + "\n").encode())
         return run.go_on()
 
 
-def _claim(out: Path, settings: TrainSettings, data: PreparedData) -> None:
-    """Writes down what the run is, or checks that the folder holds the same."""
+def _held_out(folders: Sequence[Path], data: PreparedData) -> dict[str, PreparedData]:
+    """Further sets whose validation loss is wanted, by the names that their folders have."""
+    found: dict[str, PreparedData] = {}
+    for folder in folders:
+        other = PreparedData.open(folder)
+        if other.manifest["tokenizer"] != data.manifest["tokenizer"]:
+            raise DataError(f"{folder} was prepared with another tokenizer than {data.folder}")
+        if folder.name in found:
+            raise SettingsError(f"data.held_out: two folders are called {folder.name}, and their losses would be")
+        found[folder.name] = other
+    return found
+
+
+def _identity(settings: TrainSettings, data: PreparedData) -> dict[str, Any]:
+    """What tells a run from another."""
     identity = settings.model_dump(mode="json", exclude={"system": True, "data": {"folder", "held_out", "verify"}})
     identity["data"]["digest"] = data.digest
-    path = out / "run.json"
+    return identity
+
+
+def _require_same(out: Path, identity: dict[str, Any]) -> None:
+    """Refuses a folder that holds another run, or anything else."""
+    path = out / RUN
     if path.exists():
         try:
             old = json.loads(path.read_text())["identity"]
-        except (OSError, ValueError, KeyError) as error:
+            different = differences(old, identity)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path} is damaged ({error!r}); choose another --out") from None
-        different = differences(old, identity)
         if different:
             raise RecordError(f"{out} holds a different run ({different}); choose another --out")
         return
     if any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise RecordError(f"{out} holds other files; choose an empty or new folder for --out")
-    manifest = {"identity": identity, "settings": settings.model_dump(mode="json"), "provenance": provenance()}
-    write_atomically(path, (json.dumps(manifest, indent=2) + "\n").encode())
 
 
 @dataclass
@@ -136,6 +158,7 @@ class _Run:
         settings: TrainSettings,
         out: Path,
         data: PreparedData,
+        held_out: dict[str, PreparedData],
         here: Ranks,
         callbacks: Sequence[Callback],
         display: Display,
@@ -148,12 +171,8 @@ class _Run:
         self._share.slices(settings.data.batch)  # an indivisible batch is refused before anything is built
         length = settings.model.sequence_length
         train = data.split("train", length)
-        held_out = {"validation": data.split("validation", length)}
-        for folder in settings.data.held_out:
-            other = PreparedData.open(folder)
-            if other.manifest["tokenizer"] != data.manifest["tokenizer"]:
-                raise DataError(f"{folder} was prepared with another tokenizer than {data.folder}")
-            held_out[f"validation_{folder.name}"] = other.split("validation", length)
+        validation = {"validation": data.split("validation", length)}
+        validation |= {f"validation_{name}": other.split("validation", length) for name, other in held_out.items()}
 
         with torch.device("meta"):  # weights are drawn once, from this run's seed
             model = build_model(settings.model)
@@ -163,12 +182,13 @@ class _Run:
         self._optimiser = build_optimiser(model, settings.optimiser)
         self._guard = Guard()
 
-        def batches(sequences: Any, order: Callable, seed: int) -> BatchMaker:
+        def batches(sequences: Any, order: Callable, seed: int, in_any_batch: bool = False) -> BatchMaker:
             return BatchMaker(
                 sequences,
                 order,
                 self._share,
                 seed,
+                in_any_batch=in_any_batch,
                 document_mask=settings.model.document_mask,
                 noise=model.draw_noise,
                 pin=here.device.type == "cuda",
@@ -176,9 +196,9 @@ class _Run:
 
         self._make = batches(train, Order(len(train), settings.data.batch, settings.seed), settings.seed)
         self._held_out = {}
-        for name, sequences in held_out.items():
+        for name, sequences in validation.items():
             used = min(len(sequences), settings.system.validation_sequences)
-            maker = batches(sequences, _in_turn(used, settings.data.batch), VALIDATION_SEED)
+            maker = batches(sequences, _in_turn(used, settings.data.batch), VALIDATION_SEED, in_any_batch=True)
             self._held_out[name] = (maker, math.ceil(used / settings.data.batch))
         self._interrupted = False
         self._graphs_before = self._graphs_expected = graphs()
@@ -228,7 +248,8 @@ class _Run:
                         if log is not None:
                             log.write(step, losses)
                         self._display.note(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in losses.items()))
-                    if _due(step, settings.system.checkpoint_every) or last:
+                    sound = done.fault is None  # or what is there already is worth more
+                    if (_due(step, settings.system.checkpoint_every) and sound) or last:
                         counters = self._guard.as_tensor()
                         self._checkpoints.save(step, training_state(self._model, self._optimiser, counters))
                     for callback in self._callbacks:

@@ -1,10 +1,11 @@
-"""Files that are there wholly or not at all, and folders that one process at a time writes to."""
+"""Files that are there wholly or not at all and can be told from damaged ones, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import uuid
+import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,6 +69,19 @@ def write_atomically(path: Path, *parts: bytes | memoryview, replace: bool = Tru
         return write_whole(path, *parts, replace=replace, durable=True)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file's bytes.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            found = zlib.crc32(block, found)
+    return found
 
 
 @contextmanager

@@ -1,5 +1,10 @@
 """A checkpoint is there wholly or not at all, old ones go, and damage is one line."""
 
+import shutil
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -10,9 +15,14 @@ from frozenprobe.errors import RecordError
 
 
 def test_old_checkpoints_go_and_all_stay_where_that_is_asked_for(tiny, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny("system.keep=3"), tmp_path / "few", callbacks=[lambda *_: signal.raise_signal(signal.SIGINT)])
+    shutil.copytree(tmp_path / "few" / "step-2", tmp_path / "few" / "step-3")
+    (tmp_path / "few" / "step-3" / "COMPLETE").unlink()  # as a kill leaves it
     train(tiny("system.checkpoint_every=4", "system.keep=3"), tmp_path / "few")
     assert [path.name for path in checkpoints(tmp_path / "few")] == ["step-12", "step-16", "step-20"]
     assert len(list((tmp_path / "few").glob("step-*"))) == 3
+    assert not list((tmp_path / "few").glob("step-3"))
     train(tiny("system.checkpoint_every=4", "system.keep=0"), tmp_path / "all")
     assert len(checkpoints(tmp_path / "all")) == 5
 
@@ -46,6 +56,20 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_stays(writer, tiny, t
     train(tiny("system.checkpoint_every=5"), out)
 
 
+@pytest.mark.parametrize("room", [30_000, 150_000, 300_000])
+def test_a_disk_that_is_really_full_is_one_line_too(room, tiny_config, tiny, tmp_path):
+    """Torch's own writer runs into it in the background."""
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
+    code += "from crossbert.cli import main; main()"
+    words = ["train", "--config", tiny_config, "--out", tmp_path / "run", "--quiet"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "cannot write" in done.stderr
+    assert checkpoints(tmp_path / "run") == []
+    train(tiny(), tmp_path / "run")
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tiny, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot write"):
@@ -62,10 +86,22 @@ def test_a_damaged_state_is_one_line(tiny, tmp_path):
 
     with pytest.raises(EnoughError):
         train(tiny(), tmp_path / "run", callbacks=[breaks])
-    for shard in (tmp_path / "run" / "step-10" / "state").glob("*.distcp"):
-        shard.write_bytes(shard.read_bytes()[:100])
+    (shard,) = (tmp_path / "run" / "step-10" / "state").glob("*.distcp")
+    whole = shard.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for content in (whole[:100], bytes(flipped)):
+        shard.write_bytes(content)
+        with pytest.raises(
+            RecordError, match=r"step-10/state/.*distcp is damaged: .*; remove step-10 to go on earlier"
+        ):
+            train(tiny(), tmp_path / "run")
+    (tmp_path / "run" / "step-10" / "COMPLETE").write_text("")  # as checkpoints had it that noted no checksums
+    shard.write_bytes(whole[:100])
     with pytest.raises(RecordError, match="step-10/state is damaged"):
         train(tiny(), tmp_path / "run")
+    shard.write_bytes(whole)
+    train(tiny(), tmp_path / "run")
 
 
 def test_a_checkpoint_holds_the_step_it_was_taken_at_although_training_went_on(tiny, tmp_path, monkeypatch):

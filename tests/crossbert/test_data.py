@@ -167,3 +167,14 @@ def test_what_is_not_prepared_data_is_refused(tmp_path, folder):
         PreparedData.open(tmp_path)
     with pytest.raises(DataError, match="no whole sequence of 100000"):
         PreparedData.open(folder).split("train", 100_000)
+
+
+def test_masks_of_a_validation_are_the_same_in_batches_of_any_size(sequences):
+    def masks(batch):
+        make = BatchMaker(
+            sequences, lambda step: np.arange(step * batch, (step + 1) * batch), Share(), 0, in_any_batch=True
+        )
+        return torch.cat([piece.permutations for step in range(12 // batch) for piece in make(step)])
+
+    assert torch.equal(masks(3), masks(4))
+    assert len(masks(3).unique(dim=0)) == 12

@@ -219,6 +219,9 @@ def test_what_is_damaged_is_refused_and_leaves_nothing(tmp_path):
     save_file({name: value for name, value in state.items() if name != "predictor.mask"}, folder / "model.safetensors")
     refuse("lacks weight predictor.mask")
     (folder / "model.safetensors").write_bytes(weights)
+    (folder / "COMPLETE").write_text(json.dumps({"model.safetensors": 1}))
+    refuse("model.safetensors is damaged: its checksum")
+    (folder / "COMPLETE").write_text("")
     (folder / "config.json").write_text("{")
     refuse("damaged")
 
@@ -245,6 +248,29 @@ def test_weights_can_be_written_in_bf16(exports, tmp_path, capsys):
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "x", dtype=torch.float32)
     for name, weight in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight.bfloat16().float())
+
+
+def test_weights_too_large_for_a_dtype_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    state = write_checkpoint(tmp_path / "run").state_dict()
+    state["encoder.norm.weight"] = torch.full((32,), 1e5)
+    save_file(state, tmp_path / "run/step-1/model.safetensors")
+    with pytest.raises(EncoderError, match="too large for fp16"):
+        export(tmp_path / "run", tmp_path / "out", "fp16")
+    assert not (tmp_path / "out").exists()
+    export(tmp_path / "run", tmp_path / "out", "bf16")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    write_checkpoint(tmp_path / "run")
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from crossbert.cli import main; main()"
+    words = ["export", "--ckpt", tmp_path / "run", "--out", tmp_path / "out"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "out cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_an_unknown_attention_kernel_is_refused(exported):

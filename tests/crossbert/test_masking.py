@@ -44,3 +44,8 @@ def test_uniform_numbers_are_uniform_and_independent_of_the_masks():
     assert abs(drawn.std() - 12**-0.5) < 0.01
     ranks = draw_permutations(0, 0, range(2000), 16).argsort(dim=1)
     assert not torch.equal(drawn.argsort(dim=1).argsort(dim=1), ranks)
+
+
+def test_large_seeds_are_seeds_too():
+    drawn = [draw_permutations(2**63 - n, 0, [0], 64) for n in (1, 2, 1000)]
+    assert not any(torch.equal(drawn[0], other) for other in drawn[1:])

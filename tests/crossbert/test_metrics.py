@@ -26,6 +26,11 @@ def test_what_lies_beyond_the_checkpoint_is_dropped_and_a_torn_line_too(tmp_path
     ]
 
 
+def test_lines_that_are_none_of_ours_are_passed_over(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'5\n\xff\xfe\n[]\n{"loss": 1}\n{"step": 3, "loss": 2.0}\n')
+    assert list(read_metrics(tmp_path)) == [{"step": 3, "loss": 2.0}]
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     log = MetricsLog(tmp_path, 0, (), {})
     (tmp_path / "metrics.jsonl").unlink()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -14,7 +15,7 @@ from crossbert.model import build_model
 from crossbert.optimiser import Guard, build_optimiser, learning_rate
 from crossbert.settings import GuardSettings, OptimiserSettings
 from crossbert.train import TrainingError, train
-from frozenprobe.errors import DataError, RecordError, SettingsError
+from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
 
 OBJECTIVES = ("crossbert", "bert", "electra")
 
@@ -159,6 +160,21 @@ def test_a_folder_holds_one_run(whole, tiny, tmp_path):
         train(tiny(), tmp_path / "foreign")
 
 
+def test_what_is_refused_leaves_the_folder_free(tiny, tmp_path):
+    out = tmp_path / "run"
+    for wrong in ("model.sequence_length=100000", "data.held_out=nowhere", "system.device=tpu"):
+        with pytest.raises(FrozenprobeError):
+            train(tiny(wrong), out)
+    train(tiny(), out)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"identity": null}', '{"identity": 5}'])
+def test_a_damaged_description_is_one_line(content, whole, tiny):
+    (whole / "run.json").write_text(content)
+    with pytest.raises(RecordError, match=r"run\.json is damaged .*choose another --out"):
+        train(tiny(), whole)
+
+
 def test_two_processes_do_not_train_in_one_folder(tiny, tmp_path):
     import fcntl
 
@@ -215,6 +231,11 @@ def test_a_bad_step_stops_the_run_where_that_is_asked_for(tiny, tmp_path):
     train(settings, tmp_path / "run")  # goes on from there
 
 
+def test_a_bad_step_is_no_checkpoint(tiny, tmp_path):
+    train(tiny("system.checkpoint_every=3", "system.keep=0"), tmp_path / "run", callbacks=[poison(at=5)])
+    assert [path.name for path in checkpoints(tmp_path / "run")] == [f"step-{n}" for n in (3, 9, 12, 15, 18, 20)]
+
+
 def test_a_spike_is_a_loss_far_above_its_running_mean():
     settings = GuardSettings(spike=1.5, patience=5)
     guard = Guard()
@@ -263,6 +284,13 @@ def test_held_out_sets_have_their_own_loss(tiny, tiny_data, tmp_path):
     last = list(read_metrics(tmp_path / "run"))[-1]
     assert set(last) == {"step", "validation_loss", "validation_more_loss"}
     assert last["validation_loss"] != last["validation_more_loss"]
+    shutil.copytree(tmp_path / "more", tmp_path / "b" / "more")
+    with pytest.raises(SettingsError, match="two folders are called more"):
+        train(tiny(f"data.held_out={tmp_path / 'more'},{tmp_path / 'b' / 'more'}"), tmp_path / "again")
+    (shard,) = (tmp_path / "b" / "more").glob("validation-*")
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(DataError, match="is damaged"):
+        train(tiny(f"data.held_out={tmp_path / 'b' / 'more'}"), tmp_path / "again")
     foreign = PrepareSettings(builtin=60, train_tokenizer=500, validation_share=0.3)
     prepare(foreign, tmp_path / "foreign")
     with pytest.raises(DataError, match="another tokenizer"):
