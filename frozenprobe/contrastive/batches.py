@@ -71,11 +71,11 @@ class TrainingSet:
         query, self._known = _by_query(rows)
         queries = np.unique(rows.query_keys) if held_out else rows.query_keys[:0]
         chosen = queries[: min(held_out, len(queries) // _LARGEST_SHARE)]
-        held = np.isin(rows.query_keys, chosen)
+        held = _among(rows.query_keys, chosen)
         self._answers = np.unique(rows.positive_keys[held])
         self._hidden = frozenset(self._answers.tolist())
-        spoiled = np.isin(rows.positive_keys, self._answers) & ~held
-        self.train = np.flatnonzero(~held & ~spoiled)
+        spoiled = _among(rows.positive_keys, self._answers) & ~held
+        self.train = np.flatnonzero(~held & ~spoiled).astype(np.uint32)  # as few bytes a row as can be
         self.held_out = np.flatnonzero(held)
         if not len(self.train):
             raise DataError(
@@ -90,7 +90,7 @@ class TrainingSet:
         trains = np.zeros(len(self.rows), dtype=bool)
         trains[self.train] = True
         negatives = sum(
-            int(np.isin(keys[trains[rows]], self._answers).sum()) for rows, keys in self.rows.negative_keys()
+            int(_among(keys[trains[rows]], self._answers).sum()) for rows, keys in self.rows.negative_keys()
         )
         lines = [f"held out: {queries:,} queries with {len(self._answers):,} passages that answer them"]
         if spoiled or negatives:
@@ -188,13 +188,21 @@ def _by_query(rows: TrainingRows) -> tuple[Int[np.ndarray, " n"], UInt[np.ndarra
     order = np.lexsort((rows.positive_keys, rows.query_keys))
     queries, positives = rows.query_keys[order], rows.positive_keys[order]
     opens = np.append(True, queries[1:] != queries[:-1])
-    number = np.empty(len(order), dtype=np.int32)  # with as few bytes a row as can be: there may be millions
+    number = np.empty(len(order), dtype=np.int32)
     number[order] = np.cumsum(opens, dtype=np.int32) - 1
     differs = opens | np.append(True, positives[1:] != positives[:-1])
     queries, positives = queries[differs], positives[differs]
     same = queries[1:] == queries[:-1]
     several = np.append(same, False) | np.append(False, same)
     return number, np.stack([queries[several], positives[several]], axis=1)
+
+
+def _among(keys: UInt[np.ndarray, " n"], few: UInt[np.ndarray, " k"]) -> Bool[np.ndarray, " n"]:
+    """Which keys are among a few sorted ones; `np.isin` would sort all of them, and hold several copies."""
+    if not len(few):
+        return np.zeros(len(keys), dtype=bool)
+    places = np.searchsorted(few, keys)
+    return few[np.minimum(places, len(few) - 1, out=places)] == keys
 
 
 def _dense(numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
