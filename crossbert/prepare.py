@@ -379,7 +379,7 @@ def _write_shards(
         progress.empty += len(texts) - len(kept)
         rows: dict[str, list[list[int]]] = {"train": [], "validation": []}
         for text, ids in zip(kept, tokenizer.encode(kept) if kept else (), strict=True):
-            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=salt).digest()
+            digest = hashlib.blake2b(text.encode(), digest_size=8, salt=salt).digest()
             rows["validation" if int.from_bytes(digest, "little") < threshold else "train"].append(ids)
             progress.characters += len(text)
         current = {split: _open_shard(progress, split, settings.shard_tokens) for split in rows}

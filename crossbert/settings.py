@@ -44,7 +44,7 @@ class PrepareSettings(Settings):
     shard_tokens: int = Field(
         100_000_000, ge=1, description="tokens of a file; a killed run goes on after the last one"
     )
-    seed: int = Field(0, ge=0, description="of the validation split and the built-in text")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="of the validation split and the built-in text")
 
     @model_validator(mode="after")
     def _one_source(self) -> PrepareSettings:

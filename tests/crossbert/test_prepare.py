@@ -405,6 +405,13 @@ def test_all_kinds_of_files_give_the_same_documents(kind, tmp_path):
     assert list(local_documents([tmp_path], "text", "line" if kind == "lines" else "file")) == texts
 
 
+def damaged_gzip():
+    """A compressed text whose header is whole."""
+    content = bytearray(gzip.compress(b"a text of some length " * 50))
+    content[12:20] = b"\xff" * 8
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -414,6 +421,8 @@ def test_all_kinds_of_files_give_the_same_documents(kind, tmp_path):
         ("a.txt", b"\xff\xfe\x00", "not valid UTF-8"),
         ("a.parquet", b"PAR1 and no more", "cannot be read"),
         ("a.txt.gz", b"no gzip", "cannot be read"),
+        ("a.txt.gz", damaged_gzip(), "cannot be read"),
+        ("a.jsonl", b'{"text": "x"}\n' + b"[" * 200_000, "line 2 is not valid JSON"),
         ("a.pdf", b"x", "unknown kind of file"),
         ("a.txt", b" \n", "no document for train"),
     ],
@@ -426,6 +435,23 @@ def test_bad_text_is_one_line(name, content, message, prepared, tmp_path):
             tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_half_a_surrogate_pair_becomes_the_replacement_character(trained, prepared, texts, tmp_path):
+    odd = ["half \ud800 a pair", "the \udc00 other", "whole \U0001f600"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*odd, *texts[:40]]))
+    tokenizer = {"train_tokenizer": 300} if trained else {"tokenizer": str(prepared[0] / "tokenizer")}
+    prepare(settings(text=str(tmp_path / "a.jsonl"), validation_share=0.2, **tokenizer), tmp_path / "x")
+    back = documents_of(tmp_path / "x", "train") + documents_of(tmp_path / "x", "validation")
+    assert {"half \ufffd a pair", "the \ufffd other", "whole \U0001f600"} <= set(back)
+
+
+def test_seeds_are_bounded(tiny_data, tmp_path):
+    with pytest.raises(SettingsError, match="seed"):
+        settings(builtin=5, seed=1 << 63)
+    largest = settings(builtin=40, seed=(1 << 63) - 1, tokenizer=str(tiny_data / "tokenizer"), validation_share=0.5)
+    assert sum(prepare(largest, tmp_path / "x")["documents"].values()) == 40
 
 
 def test_wrong_requests_are_one_line(tmp_path, tiny_bert, jsonl):
