@@ -23,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from crossbert.masking import draw_permutations
-from crossbert.prepare import again, dtype_of, read_manifest, verify, verify_tokenizer
+from crossbert.prepared import again, dtype_of, read_manifest, verify, verify_tokenizer
 from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError
 

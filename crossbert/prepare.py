@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -25,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from crossbert.display import Display
+from crossbert.prepared import FORMAT, digest_of, digests_of, dtype_of, read_manifest, verify
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, hub_documents, local_documents, local_files
 from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer, train_tokenizer
@@ -35,45 +36,7 @@ from frozenprobe.errors import DataError, SettingsError
 from frozenprobe.files import TEMPORARY, sole_writer, write_atomically
 from frozenprobe.settings import differences
 
-FORMAT = 1
 DOCUMENTS_AT_ONCE = 512
-PIECE, PIECES = 1 << 20, 64  # of a large file's content that tell it from another
-
-
-class _Noted(BaseModel):
-    """What a manifest holds for certain, of the type that is stated."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Shard(_Noted):
-    """A file of token ids."""
-
-    file: str
-    tokens: int
-    crc32: int
-
-
-class _Splits(_Noted):
-    """The files of each split, in order."""
-
-    train: list[_Shard]
-    validation: list[_Shard]
-
-
-class _Manifest(_Noted):
-    """The whole; checked when it is read."""
-
-    identity: dict[str, Any]
-    vocabulary: int = Field(ge=2)
-    start: int = Field(ge=0)
-    tokenizer: str
-    tokenizer_files: dict[str, str] = {}  # an earlier version did not note them
-    documents: dict[str, int]
-    empty_documents: int
-    tokens: dict[str, int]
-    characters_per_token: float
-    shards: _Splits
 
 
 @dataclass
@@ -112,19 +75,20 @@ def prepare(settings: PrepareSettings, out: Path, display: Display | None = None
 
     Raises:
         DataError: The text cannot be read, is empty, the folder belongs to something else or is damaged, or the disk is full.
-        SettingsError: The tokenizer is unfit.
+        SettingsError: The tokenizer is unfit, or an option changes nothing for such text.
         RecordError: Another process prepares the same folder.
     """
+    display = display or Display()
     identity = _identity(settings)
     if out.exists():
-        return _finished(out, identity)
+        return _finished(out, identity, display)
     partial = out.absolute().parent / f".{out.name}.preparing"
     with sole_writer(partial):
         try:
             new = _claim(partial, identity)
             if not (partial / "manifest.json").exists():  # else it was killed when all was there but the last name
                 try:
-                    _fill(settings, partial, identity, display or Display())
+                    _fill(settings, partial, identity, display)
                 except (DataError, SettingsError):
                     # The input is at fault, and will be another; a hub that breaks off goes on.
                     if new and settings.hub is None and not (partial / "progress.json").exists():
@@ -139,115 +103,31 @@ def prepare(settings: PrepareSettings, out: Path, display: Display | None = None
     return manifest
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a prepared folder says of itself.
-
-    Raises:
-        DataError: The folder is not prepared data, of another version, or its manifest is damaged.
-    """
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text())
-        version = manifest["identity"]["format"]
-        if version == FORMAT:
-            _Manifest.model_validate(manifest)
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not prepared data: it has no manifest.json; see `crossbert prepare`") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is damaged: {error!r}") from None
-    if version != FORMAT:
-        raise DataError(f"{folder} was prepared by another version of crossbert (format {version}, not {FORMAT})")
-    return manifest
-
-
-def verify(folder: Path, manifest: dict[str, Any]) -> None:
-    """Reads all that was prepared and compares checksums.
-
-    Raises:
-        DataError: A shard is damaged, or the tokenizer is not the one that made the ids.
-    """
-    verify_tokenizer(folder, manifest)
-    for shards in manifest["shards"].values():
-        for shard in shards:
-            path, found = folder / shard["file"], 0
-            try:
-                with path.open("rb") as file:
-                    while block := file.read(1 << 24):
-                        found = zlib.crc32(block, found)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read: {error.strerror or error}; {again(folder)}") from error
-            if found != shard["crc32"]:
-                raise DataError(f"{path} is damaged: its checksum is not the one noted; {again(folder)}")
-
-
-def verify_tokenizer(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compares the checksums of the tokenizer's files, as far as the manifest notes them.
-
-    Raises:
-        DataError: The tokenizer is missing or damaged, or another lies in its place.
-    """
-    place = folder / "tokenizer"
-    if not place.is_dir():
-        raise DataError(f"{place} is missing; {again(folder)}")
-    found = _digests(place)
-    for name, digest in manifest.get("tokenizer_files", {}).items():
-        if found.get(name) != digest:
-            raise DataError(
-                f"{place / name} is {'damaged or of another tokenizer' if name in found else 'missing'}; {again(folder)}"
-            )
-
-
-def again(folder: Path) -> str:
-    """What helps when prepared data is damaged."""
-    return f"delete {folder} and prepare it again"
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """Of the files in a folder, but for weights: a tokenizer may lie beside a model."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in (".safetensors", ".bin"))
-    return {path.name: _digest(path) for path in files}
-
-
-def _digest(path: Path) -> str:
-    """Of a file's size and content; of the content of one above 64 MiB, of 64 pieces from its beginning to its end.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    try:
-        size = path.stat().st_size
-        digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
-        with path.open("rb") as file:
-            for place in range(0, size, max(-((PIECE - size) // (PIECES - 1)), PIECE)):
-                file.seek(place)
-                digest.update(file.read(PIECE))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
-
-
-def dtype_of(vocabulary: int) -> np.dtype:
-    """The type in which ids of a vocabulary are stored."""
-    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
-
-
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _identity(settings: PrepareSettings) -> dict[str, Any]:
-    """What decides the result: the settings, and local files by name, size and content."""
-    files = {str(path): _digest(path) for path in local_files(settings.text)}
+    """What decides the result: the settings, and local files by name, size and content.
+
+    Raises:
+        DataError: A file is missing or cannot be read.
+        SettingsError: An option is for another kind of file than there is.
+    """
+    paths = local_files(settings.text)
+    plain = [path.name.endswith((".txt", ".txt.gz")) for path in paths]
+    if settings.asks("text_unit") and not any(plain):
+        raise SettingsError("--text-unit changes nothing: there is no .txt file in --text")
+    if settings.asks("text_column") and paths and all(plain):
+        raise SettingsError("--text-column changes nothing: there is no .jsonl or .parquet file in --text")
+    files = {str(path): digest_of(path) for path in paths}
     tokenizer = Path(settings.tokenizer)
     return {
         "format": FORMAT,
         "settings": settings.model_dump(mode="json"),
         "files": {path: os.stat(path).st_size for path in files},
         "content": files,
-        "tokenizer": _digests(tokenizer) if settings.train_tokenizer is None and tokenizer.is_dir() else {},
+        "tokenizer": digests_of(tokenizer) if settings.train_tokenizer is None and tokenizer.is_dir() else {},
     }
 
 
@@ -257,7 +137,7 @@ def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
     return differences(old, {key: value for key, value in new.items() if key in old})
 
 
-def _finished(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
+def _finished(out: Path, identity: dict[str, Any], display: Display) -> dict[str, Any]:
     """The manifest of a folder that the same settings made before, if the folder is whole."""
     if not (out / "manifest.json").is_file():
         raise DataError(f"{out} exists and is not prepared data; choose another --out")
@@ -270,6 +150,7 @@ def _finished(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
         raise DataError(
             f"{out} holds data prepared from other text or with other settings ({changes}); choose another --out"
         )
+    display.note(f"{out} was prepared before; comparing its checksums")
     verify(out, manifest)
     return manifest
 
@@ -280,14 +161,15 @@ def _claim(partial: Path, identity: dict[str, Any]) -> bool:
     Raises:
         DataError: Something else lies there.
     """
-    manifest, note = partial / "manifest.json", partial / "identity.json"
-    if not manifest.exists() and not note.exists():
-        if any(entry.name != ".lock" and not entry.name.startswith(TEMPORARY) for entry in partial.iterdir()):
-            raise DataError(f"{partial} holds files of no known preparation; delete it, or choose another --out")
+    note = partial / "identity.json"
+    held = {entry.name for entry in partial.iterdir() if not entry.name.startswith((".lock", TEMPORARY))}
+    if held <= {note.name}:  # nothing was done yet
         write_atomically(note, _json(identity))
         return True
+    if held.isdisjoint({note.name, "manifest.json"}):
+        raise DataError(f"{partial} holds files of no known preparation; delete it, or choose another --out")
     try:
-        old = read_manifest(partial)["identity"] if manifest.exists() else json.loads(note.read_text())
+        old = read_manifest(partial)["identity"] if "manifest.json" in held else json.loads(note.read_text())
         changes = _changes(old, identity)
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{note} is damaged; delete {partial} to start anew") from None
@@ -307,7 +189,7 @@ def _fill(settings: PrepareSettings, partial: Path, identity: dict[str, Any], di
         display.note(f"{progress.read:,} documents were prepared before; going on behind them")
     with display:
         _write_shards(settings, partial, tokenizer, progress, display)
-    manifest = _manifest(identity, tokenizer, progress) | {"tokenizer_files": _digests(partial / "tokenizer")}
+    manifest = _manifest(identity, tokenizer, progress) | {"tokenizer_files": digests_of(partial / "tokenizer")}
     write_atomically(partial / "manifest.json", _json(manifest))
 
 
@@ -349,10 +231,10 @@ def _resume(partial: Path, tokenizer: TextTokenizer) -> Progress:
     note = partial / "progress.json"
     try:
         progress = Progress(**json.loads(note.read_text())) if note.exists() else Progress()
-    except (ValueError, TypeError):
+        width = dtype_of(tokenizer.vocabulary).itemsize
+        known = {shard["file"]: shard["tokens"] * width for shards in progress.shards.values() for shard in shards}
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{note} is damaged; delete {partial} to start anew") from None
-    width = dtype_of(tokenizer.vocabulary).itemsize
-    known = {shard["file"]: shard["tokens"] * width for shards in progress.shards.values() for shard in shards}
     sizes = {file.name: file.stat().st_size for file in partial.glob("*.bin")}
     for name, size in known.items():
         if sizes.get(name, 0) < size:
@@ -372,13 +254,22 @@ def _write_shards(
     dtype = dtype_of(tokenizer.vocabulary)
     threshold = int(settings.validation_share * 2**64)
     salt = settings.seed.to_bytes(8, "little")
-    started, before = time.monotonic(), progress.tokens("train")
+    tokens = before = sum(map(progress.tokens, progress.shards))
+    limit = math.inf if settings.max_tokens is None else settings.max_tokens
+    started = time.monotonic()
     for texts in _chunks(_documents(settings, progress.read), DOCUMENTS_AT_ONCE):
         kept = [text for text in texts if text.strip()]
-        progress.read += len(texts)
-        progress.empty += len(texts) - len(kept)
+        encoded = iter(tokenizer.encode(kept) if kept else ())
         rows: dict[str, list[list[int]]] = {"train": [], "validation": []}
-        for text, ids in zip(kept, tokenizer.encode(kept) if kept else (), strict=True):
+        for text in texts:
+            if tokens >= limit:
+                break
+            progress.read += 1
+            if not text.strip():
+                progress.empty += 1
+                continue
+            ids = next(encoded)
+            tokens += len(ids)
             digest = hashlib.blake2b(text.encode(), digest_size=8, salt=salt).digest()
             rows["validation" if int.from_bytes(digest, "little") < threshold else "train"].append(ids)
             progress.characters += len(text)
@@ -386,7 +277,6 @@ def _write_shards(
         for split, shard in current.items():
             progress.documents[split] += len(rows[split])
             _append(partial / shard["file"], shard, rows[split], dtype)
-        tokens = progress.tokens("train")
         rate = (tokens - before) / max(time.monotonic() - started, 1e-9)
         done, total = (
             (tokens, settings.max_tokens)
@@ -394,7 +284,7 @@ def _write_shards(
             else (progress.read, settings.builtin or settings.max_documents)
         )
         display.advance(done, total, f"{tokens:,} tokens  {rate:,.0f} tokens/s")
-        if settings.max_tokens is not None and tokens >= settings.max_tokens:
+        if tokens >= limit:
             break
         if any(shard["tokens"] >= settings.shard_tokens for shard in current.values()):
             _on_disk(partial, progress)

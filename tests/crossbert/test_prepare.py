@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from crossbert import prepare as module
+from crossbert import prepared as prepared_module
 from crossbert.data import PreparedData
 from crossbert.prepare import prepare
+from crossbert.prepared import digest_of
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, local_documents
 from crossbert.tokenizer import load_tokenizer
@@ -203,6 +205,15 @@ def test_a_preparation_that_lacks_only_its_name_is_finished(tiny_data, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+def test_where_nothing_was_done_yet_another_request_begins(tiny_data, tmp_path):
+    (tmp_path / ".x.preparing").mkdir()
+    (tmp_path / ".x.preparing" / "identity.json").write_text("{}")  # all that a kill in the first second leaves
+    manifest = prepare(
+        settings(builtin=40, tokenizer=str(tiny_data / "tokenizer"), validation_share=0.3), tmp_path / "x"
+    )
+    assert manifest["identity"]["settings"]["builtin"] == 40
+
+
 def test_files_of_no_known_preparation_are_left_alone(tiny_data, tmp_path):
     (tmp_path / ".x.preparing").mkdir()
     (tmp_path / ".x.preparing" / "thesis.tex").write_text("all of it")
@@ -217,6 +228,7 @@ def test_files_of_no_known_preparation_are_left_alone(tiny_data, tmp_path):
         ("train-00000.bin", lambda path: path.write_bytes(path.read_bytes()[:-2])),
         ("train-00000.bin", lambda path: path.unlink()),
         ("progress.json", lambda path: path.write_text("{")),
+        ("progress.json", lambda path: path.write_text('{"shards": {"train": [{}]}}')),
         ("identity.json", lambda path: path.write_text("{}")),
     ],
 )
@@ -304,17 +316,17 @@ def test_of_an_earlier_versions_folder_names_and_sizes_are_compared(lines, texts
 
 
 def test_a_large_file_is_known_by_pieces_from_its_beginning_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PIECE", 16)
-    monkeypatch.setattr(module, "PIECES", 4)
+    monkeypatch.setattr(prepared_module, "PIECE", 16)
+    monkeypatch.setattr(prepared_module, "PIECES", 4)
     path = tmp_path / "a.txt"
 
     def seen(size):
         """How many bytes make a difference, and whether the first and the last are among them."""
         path.write_bytes(bytes(size))
-        before, differ = module._digest(path), []
+        before, differ = digest_of(path), []
         for place in range(size):
             path.write_bytes(bytes(place) + b"x" + bytes(size - place - 1))
-            differ.append(module._digest(path) != before)
+            differ.append(digest_of(path) != before)
         return sum(differ), differ[0] and differ[-1]
 
     for size in (1, 15, 16, 17, 63, 64):
@@ -324,9 +336,9 @@ def test_a_large_file_is_known_by_pieces_from_its_beginning_to_its_end(tmp_path,
         assert ends
         assert 60 <= few <= 64
     path.write_bytes(b"")
-    empty = module._digest(path)
+    empty = digest_of(path)
     path.write_bytes(bytes(1))
-    assert module._digest(path) != empty
+    assert digest_of(path) != empty
 
 
 def test_a_damaged_folder_is_named_and_the_advice_helps(prepared, jsonl, tmp_path):
@@ -376,7 +388,7 @@ def test_a_large_vocabulary_is_stored_in_32_bits():
     assert module.dtype_of(65537) == np.uint32
 
 
-def test_limits_stop_the_preparation(jsonl, tmp_path, monkeypatch):
+def test_limits_stop_the_preparation(jsonl, texts, tmp_path, monkeypatch):
     few = prepare(
         settings(text=str(jsonl), train_tokenizer=400, max_documents=60, validation_share=0.2), tmp_path / "a"
     )
@@ -385,7 +397,49 @@ def test_limits_stop_the_preparation(jsonl, tmp_path, monkeypatch):
     short = prepare(
         settings(text=str(jsonl), train_tokenizer=400, max_tokens=3000, validation_share=0.2), tmp_path / "b"
     )
-    assert 3000 <= short["tokens"]["train"] < 6000
+    rows = documents_of(tmp_path / "b", "train") + documents_of(tmp_path / "b", "validation")
+    tokenizer = load_tokenizer(tmp_path / "b" / "tokenizer")
+    longest = max(map(len, tokenizer.encode(rows)))
+    assert 3000 <= sum(short["tokens"].values()) < 3000 + longest
+    read = [text for text in texts if text.strip()][: len(rows)]
+    assert sorted(rows) == sorted(read)
+    before = sum(map(len, tokenizer.encode(read[:-1])))
+    assert before < 3000  # the last document is the one that reached it
+
+
+def test_the_limit_counts_what_is_held_out_too(tiny_data, tmp_path):
+    asked = settings(
+        builtin=5000, tokenizer=str(tiny_data / "tokenizer"), validation_share=1, max_tokens=100, shard_tokens=40
+    )
+    manifest = prepare(asked, tmp_path / "x")
+    assert manifest["documents"]["validation"] <= 2
+    assert 100 <= manifest["tokens"]["validation"] < 1000
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train_tokenizer": 400, "tokenizer": "own"}, "tokenizer and train_tokenizer exclude each other"),
+        ({"hub_config": "en"}, "hub_config changes nothing without hub"),
+        ({"hub_split": "test"}, "hub_split changes nothing without hub"),
+        ({"revision": "main"}, "revision changes nothing without hub"),
+        ({"text_unit": "line"}, "text_unit changes nothing without text"),
+        ({"text_column": "body"}, "text_column changes nothing without text or hub"),
+        ({"tokenizer_documents": 5}, "tokenizer_documents changes nothing without train_tokenizer"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        settings(builtin=5, **values)
+
+
+def test_an_option_for_another_kind_of_file_is_refused(lines, jsonl, tmp_path):
+    path, _ = lines
+    with pytest.raises(SettingsError, match=r"--text-unit changes nothing: there is no \.txt file"):
+        prepare(settings(text=str(jsonl), train_tokenizer=400, text_unit="line"), tmp_path / "x")
+    with pytest.raises(SettingsError, match=r"--text-column changes nothing: there is no \.jsonl or \.parquet file"):
+        prepare(settings(text=str(path), train_tokenizer=400, text_column="body"), tmp_path / "x")
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "txt", "lines"])
