@@ -23,8 +23,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from crossbert.masking import draw_permutations
-from crossbert.prepare import FORMAT, dtype_of
-from frozenprobe.errors import DataError
+from crossbert.prepared import again, dtype_of, read_manifest, verify, verify_tokenizer
+from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer
+from frozenprobe.errors import DataError, FrozenprobeError
 
 Noise = Callable[[int, int, Sequence[int]], Any]
 """`PretrainingModel.draw_noise`: (seed, step, indices in the global batch) -> what the objective draws besides masks."""
@@ -47,20 +48,9 @@ class PreparedData:
         """Reads the manifest.
 
         Raises:
-            DataError: The folder is not prepared data, or of another version.
+            DataError: The folder is not prepared data, of another version, or its manifest is damaged.
         """
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text())
-            version = manifest["identity"]["format"]
-        except FileNotFoundError:
-            raise DataError(
-                f"{folder} is not prepared data: it has no manifest.json; see `crossbert prepare`"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder / 'manifest.json'} is damaged: {error!r}") from None
-        if version != FORMAT:
-            raise DataError(f"{folder} was prepared by another version of crossbert (format {version}, not {FORMAT})")
-        return cls(folder, manifest)
+        return cls(folder, read_manifest(folder))
 
     @property
     def vocabulary(self) -> int:
@@ -73,22 +63,30 @@ class PreparedData:
         return zlib.crc32(json.dumps(self.manifest["shards"], sort_keys=True).encode())
 
     def verify(self) -> None:
-        """Reads every shard and compares its checksum.
+        """Reads every shard and the tokenizer's files, and compares their checksums.
 
         Raises:
-            DataError: A shard is damaged.
+            DataError: A shard is damaged, or the tokenizer is not the one that made the ids.
         """
-        for shards in self.manifest["shards"].values():
-            for shard in shards:
-                path, found = self.folder / shard["file"], 0
-                try:
-                    with path.open("rb") as file:
-                        while block := file.read(1 << 24):
-                            found = zlib.crc32(block, found)
-                except OSError as error:
-                    raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-                if found != shard["crc32"]:
-                    raise DataError(f"{path} is damaged: its checksum is not the one noted; prepare the data again")
+        verify(self.folder, self.manifest)
+
+    def load_tokenizer(self) -> TextTokenizer:
+        """Loads the tokenizer that made the ids; the hub is never asked.
+
+        Raises:
+            DataError: It is missing or damaged, or another lies in its place.
+        """
+        verify_tokenizer(self.folder, self.manifest)
+        try:
+            tokenizer = load_tokenizer(self.folder / "tokenizer")
+        except FrozenprobeError as error:
+            raise DataError(f"{error}; {again(self.folder)}") from error
+        if fingerprint(tokenizer.tokenizer) != self.manifest["tokenizer"]:
+            raise DataError(
+                f"{self.folder / 'tokenizer'} is not the tokenizer that {self.folder} was prepared with;"
+                f" {again(self.folder)}"
+            )
+        return tokenizer
 
     def split(self, name: str, length: int) -> Sequences:
         """The sequences of a split.
@@ -117,7 +115,7 @@ class Sequences:
                 raise DataError(f"{path}: cannot be read: {error}") from None
             if len(tokens) != shard["tokens"]:
                 raise DataError(
-                    f"{path} is damaged: {len(tokens):,} tokens, not {shard['tokens']:,}; prepare the data again"
+                    f"{path} is damaged: {len(tokens):,} tokens, not {shard['tokens']:,}; {again(data.folder)}"
                 )
             self._shards.append(tokens[: len(tokens) // length * length].reshape(-1, length))
         self._ends = np.cumsum([len(shard) for shard in self._shards])

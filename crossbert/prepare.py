@@ -5,15 +5,16 @@
     train-00000.bin ...  uint16 (uint32 above 65,536 ids), little-endian, whole documents
     validation-00000.bin the same, of the documents held out
 
-The folder is made under a temporary name and renamed when it is whole. A killed preparation goes on after its last full
-shard: documents come in the same order each time, and which of them are held out depends on their content alone, so
-that two copies of a document are never on both sides.
+The folder is made under a temporary name and renamed when it is whole. A killed preparation goes on after the last shard
+that was full: documents come in the same order each time, and which of them are held out depends on their content alone,
+so that two copies of a document are never on both sides. It goes on with the same settings, text and tokenizer only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -27,13 +28,14 @@ from typing import Any
 import numpy as np
 
 from crossbert.display import Display
+from crossbert.prepared import FORMAT, digest_of, digests_of, dtype_of, read_manifest, verify
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, hub_documents, local_documents, local_files
 from crossbert.tokenizer import TextTokenizer, fingerprint, load_tokenizer, train_tokenizer
-from frozenprobe.errors import DataError
-from frozenprobe.files import sole_writer, write_atomically
+from frozenprobe.errors import DataError, SettingsError
+from frozenprobe.files import TEMPORARY, sole_writer, write_atomically
+from frozenprobe.settings import differences
 
-FORMAT = 1
 DOCUMENTS_AT_ONCE = 512
 
 
@@ -46,7 +48,7 @@ class Progress:
         documents: Those kept, by split.
         empty: Those dropped for holding nothing but white space.
         characters: Of the kept ones.
-        shards: Finished files of each split: name, tokens, crc32. The validation split is one file that grows.
+        shards: Files of each split: name, tokens, crc32. The last one may still grow.
     """
 
     read: int = 0
@@ -65,33 +67,34 @@ def prepare(settings: PrepareSettings, out: Path, display: Display | None = None
 
     Args:
         settings: Which text, which tokenizer.
-        out: The folder; must not exist, unless the same settings made it.
+        out: The folder; must not exist, unless the same settings made it of the same text. It is read through then.
         display: Told how far the work has got.
 
     Returns:
         The manifest.
 
     Raises:
-        DataError: The text cannot be read, is empty, the folder belongs to something else, or the disk is full.
-        SettingsError: The tokenizer is unfit.
+        DataError: The text cannot be read, is empty, the folder belongs to something else or is damaged, or the disk is full.
+        SettingsError: The tokenizer is unfit, or an option changes nothing for such text.
         RecordError: Another process prepares the same folder.
     """
     display = display or Display()
     identity = _identity(settings)
     if out.exists():
-        return _finished(out, identity)
+        return _finished(out, identity, display)
     partial = out.absolute().parent / f".{out.name}.preparing"
     with sole_writer(partial):
         try:
-            _claim(partial, identity)
-            tokenizer = _tokenizer(settings, partial, display)
-            progress = _resume(partial, tokenizer)
-            if progress.read:
-                display.note(f"{progress.read:,} documents were prepared before; going on behind them")
-            with display:
-                _write_shards(settings, partial, tokenizer, progress, display)
-            manifest = _manifest(identity, tokenizer, progress)
-            write_atomically(partial / "manifest.json", _json(manifest))
+            new = _claim(partial, identity)
+            if not (partial / "manifest.json").exists():  # else it was killed when all was there but the last name
+                try:
+                    _fill(settings, partial, identity, display)
+                except (DataError, SettingsError):
+                    # The input is at fault, and will be another; a hub that breaks off goes on.
+                    if new and settings.hub is None and not (partial / "progress.json").exists():
+                        shutil.rmtree(partial, ignore_errors=True)
+                    raise
+            manifest = read_manifest(partial)
             for name in ("identity.json", "progress.json", ".lock"):
                 (partial / name).unlink(missing_ok=True)
             os.rename(partial, out)
@@ -100,46 +103,94 @@ def prepare(settings: PrepareSettings, out: Path, display: Display | None = None
     return manifest
 
 
-def dtype_of(vocabulary: int) -> np.dtype:
-    """The type in which ids of a vocabulary are stored."""
-    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
-
-
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _identity(settings: PrepareSettings) -> dict[str, Any]:
-    """What decides the result: the settings, and the names and sizes of local files."""
-    files = [[str(path), path.stat().st_size] for path in local_files(settings.text)]
-    return {"format": FORMAT, "settings": settings.model_dump(mode="json"), "files": files}
+    """What decides the result: the settings, and local files by name, size and content.
+
+    Raises:
+        DataError: A file is missing or cannot be read.
+        SettingsError: An option is for another kind of file than there is.
+    """
+    paths = local_files(settings.text)
+    plain = [path.name.endswith((".txt", ".txt.gz")) for path in paths]
+    if settings.asks("text_unit") and not any(plain):
+        raise SettingsError("--text-unit changes nothing: there is no .txt file in --text")
+    if settings.asks("text_column") and paths and all(plain):
+        raise SettingsError("--text-column changes nothing: there is no .jsonl or .parquet file in --text")
+    files = {str(path): digest_of(path) for path in paths}
+    tokenizer = Path(settings.tokenizer)
+    return {
+        "format": FORMAT,
+        "settings": settings.model_dump(mode="json"),
+        "files": {path: os.stat(path).st_size for path in files},
+        "content": files,
+        "tokenizer": digests_of(tokenizer) if settings.train_tokenizer is None and tokenizer.is_dir() else {},
+    }
 
 
-def _finished(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder that the same settings made before."""
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """In what two identities differ, in words; an earlier version noted no content, which is not compared then."""
+    old = {**old, "files": dict(old["files"])}  # pairs, in that version
+    return differences(old, {key: value for key, value in new.items() if key in old})
+
+
+def _finished(out: Path, identity: dict[str, Any], display: Display) -> dict[str, Any]:
+    """The manifest of a folder that the same settings made before, if the folder is whole."""
+    if not (out / "manifest.json").is_file():
+        raise DataError(f"{out} exists and is not prepared data; choose another --out")
+    manifest = read_manifest(out)
     try:
-        manifest = json.loads((out / "manifest.json").read_text())
-        same = manifest["identity"] == identity
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{out} exists and is not prepared data; choose another --out") from None
-    if not same:
-        raise DataError(f"{out} holds data prepared from other text or with other settings; choose another --out")
+        changes = _changes(manifest["identity"], identity)
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{out / 'manifest.json'} is damaged; choose another --out") from None
+    if changes:
+        raise DataError(
+            f"{out} holds data prepared from other text or with other settings ({changes}); choose another --out"
+        )
+    display.note(f"{out} was prepared before; comparing its checksums")
+    verify(out, manifest)
     return manifest
 
 
-def _claim(partial: Path, identity: dict[str, Any]) -> None:
-    """Keeps what a killed preparation with the same settings left, and drops anything else."""
+def _claim(partial: Path, identity: dict[str, Any]) -> bool:
+    """Begins a preparation, or finds what a killed one with the same settings left; whether it is a new one.
+
+    Raises:
+        DataError: Something else lies there.
+    """
+    note = partial / "identity.json"
+    held = {entry.name for entry in partial.iterdir() if not entry.name.startswith((".lock", TEMPORARY))}
+    if held <= {note.name}:  # nothing was done yet
+        write_atomically(note, _json(identity))
+        return True
+    if held.isdisjoint({note.name, "manifest.json"}):
+        raise DataError(f"{partial} holds files of no known preparation; delete it, or choose another --out")
     try:
-        same = json.loads((partial / "identity.json").read_text()) == identity
-    except (FileNotFoundError, ValueError):
-        same = False
-    if not same:
-        for entry in partial.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != ".lock":
-                entry.unlink()
-        write_atomically(partial / "identity.json", _json(identity))
+        old = read_manifest(partial)["identity"] if "manifest.json" in held else json.loads(note.read_text())
+        changes = _changes(old, identity)
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{note} is damaged; delete {partial} to start anew") from None
+    if changes:
+        raise DataError(
+            f"{partial} holds an unfinished preparation of other text or with other settings ({changes});"
+            " delete it to start anew, or choose another --out"
+        )
+    return False
+
+
+def _fill(settings: PrepareSettings, partial: Path, identity: dict[str, Any], display: Display) -> None:
+    """Makes the tokenizer, the shards and the manifest, as far as they are not there yet."""
+    tokenizer = _tokenizer(settings, partial, display)
+    progress = _resume(partial, tokenizer)
+    if progress.read:
+        display.note(f"{progress.read:,} documents were prepared before; going on behind them")
+    with display:
+        _write_shards(settings, partial, tokenizer, progress, display)
+    manifest = _manifest(identity, tokenizer, progress) | {"tokenizer_files": digests_of(partial / "tokenizer")}
+    write_atomically(partial / "manifest.json", _json(manifest))
 
 
 def _tokenizer(settings: PrepareSettings, partial: Path, display: Display) -> TextTokenizer:
@@ -172,45 +223,60 @@ def _documents(settings: PrepareSettings, skip: int = 0) -> Iterator[str]:
 
 
 def _resume(partial: Path, tokenizer: TextTokenizer) -> Progress:
-    """The progress of a killed preparation, with what it wrote after its last note of progress cut off."""
+    """The progress of a killed preparation, with what it wrote after its last note of progress cut off.
+
+    Raises:
+        DataError: The note is damaged, or a shard is missing or shorter than was noted.
+    """
+    note = partial / "progress.json"
     try:
-        progress = Progress(**json.loads((partial / "progress.json").read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        progress = Progress()
-    known = {shard["file"]: shard["tokens"] for shards in progress.shards.values() for shard in shards}
-    for file in partial.glob("*.bin"):
-        if file.name in known:
-            os.truncate(file, known[file.name] * dtype_of(tokenizer.vocabulary).itemsize)
+        progress = Progress(**json.loads(note.read_text())) if note.exists() else Progress()
+        width = dtype_of(tokenizer.vocabulary).itemsize
+        known = {shard["file"]: shard["tokens"] * width for shards in progress.shards.values() for shard in shards}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DataError(f"{note} is damaged; delete {partial} to start anew") from None
+    sizes = {file.name: file.stat().st_size for file in partial.glob("*.bin")}
+    for name, size in known.items():
+        if sizes.get(name, 0) < size:
+            raise DataError(f"{partial / name} is missing or cut short; delete {partial} to start anew")
+    for name in sizes:
+        if known.get(name):
+            os.truncate(partial / name, known[name])
         else:
-            file.unlink()
+            (partial / name).unlink()
     return progress
 
 
 def _write_shards(
     settings: PrepareSettings, partial: Path, tokenizer: TextTokenizer, progress: Progress, display: Display
 ) -> None:
-    """Takes the documents that are left, and notes the progress whenever a training shard is full."""
+    """Takes the documents that are left, and notes the progress whenever a shard is full."""
     dtype = dtype_of(tokenizer.vocabulary)
     threshold = int(settings.validation_share * 2**64)
     salt = settings.seed.to_bytes(8, "little")
-    started, before = time.monotonic(), progress.tokens("train")
-    shard = _new_shard(progress, "train")
-    if not progress.shards["validation"]:
-        progress.shards["validation"].append({"file": "validation-00000.bin", "tokens": 0, "crc32": 0})
-    validation = progress.shards["validation"][0]
+    tokens = before = sum(map(progress.tokens, progress.shards))
+    limit = math.inf if settings.max_tokens is None else settings.max_tokens
+    started = time.monotonic()
     for texts in _chunks(_documents(settings, progress.read), DOCUMENTS_AT_ONCE):
         kept = [text for text in texts if text.strip()]
-        progress.read += len(texts)
-        progress.empty += len(texts) - len(kept)
+        encoded = iter(tokenizer.encode(kept) if kept else ())
         rows: dict[str, list[list[int]]] = {"train": [], "validation": []}
-        for text, ids in zip(kept, tokenizer.encode(kept) if kept else (), strict=True):
-            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=salt).digest()
+        for text in texts:
+            if tokens >= limit:
+                break
+            progress.read += 1
+            if not text.strip():
+                progress.empty += 1
+                continue
+            ids = next(encoded)
+            tokens += len(ids)
+            digest = hashlib.blake2b(text.encode(), digest_size=8, salt=salt).digest()
             rows["validation" if int.from_bytes(digest, "little") < threshold else "train"].append(ids)
             progress.characters += len(text)
-        for split, target in (("train", shard), ("validation", validation)):
+        current = {split: _open_shard(progress, split, settings.shard_tokens) for split in rows}
+        for split, shard in current.items():
             progress.documents[split] += len(rows[split])
-            _append(partial / target["file"], target, rows[split], dtype)
-        tokens = progress.tokens("train")
+            _append(partial / shard["file"], shard, rows[split], dtype)
         rate = (tokens - before) / max(time.monotonic() - started, 1e-9)
         done, total = (
             (tokens, settings.max_tokens)
@@ -218,12 +284,11 @@ def _write_shards(
             else (progress.read, settings.builtin or settings.max_documents)
         )
         display.advance(done, total, f"{tokens:,} tokens  {rate:,.0f} tokens/s")
-        if settings.max_tokens is not None and tokens >= settings.max_tokens:
+        if tokens >= limit:
             break
-        if shard["tokens"] >= settings.shard_tokens:
-            _on_disk(partial, shard, validation)
+        if any(shard["tokens"] >= settings.shard_tokens for shard in current.values()):
+            _on_disk(partial, progress)
             write_atomically(partial / "progress.json", _json(asdict(progress)))
-            shard = _new_shard(progress, "train")
     for split in ("train", "validation"):
         progress.shards[split] = [shard for shard in progress.shards[split] if shard["tokens"]]
         if not progress.shards[split] and (split, settings.validation_share) != ("train", 1):
@@ -231,21 +296,23 @@ def _write_shards(
                 f"no document for {split}: {progress.read:,} documents were read, {progress.empty:,} of them empty;"
                 " give more text, or another --validation-share"
             )
-    _on_disk(partial, *progress.shards["train"][-1:], progress.shards["validation"][0])
+    _on_disk(partial, progress)
 
 
-def _on_disk(partial: Path, *shards: dict[str, Any]) -> None:
-    """Waits until files are really written, so that what is noted of them is true after a power cut too."""
-    for shard in shards:
-        if shard["tokens"]:
-            with (partial / shard["file"]).open("rb") as file:
+def _on_disk(partial: Path, progress: Progress) -> None:
+    """Waits until the last file of each split is really written, so that its note is true after a power cut too."""
+    for shards in progress.shards.values():
+        if shards and shards[-1]["tokens"]:
+            with (partial / shards[-1]["file"]).open("rb") as file:
                 os.fsync(file.fileno())
 
 
-def _new_shard(progress: Progress, split: str) -> dict[str, Any]:
-    shard = {"file": f"{split}-{len(progress.shards[split]):05d}.bin", "tokens": 0, "crc32": 0}
-    progress.shards[split].append(shard)
-    return shard
+def _open_shard(progress: Progress, split: str, limit: int) -> dict[str, Any]:
+    """The last shard of a split, or a new one where that is full."""
+    shards = progress.shards[split]
+    if not shards or shards[-1]["tokens"] >= limit:
+        shards.append({"file": f"{split}-{len(shards):05d}.bin", "tokens": 0, "crc32": 0})
+    return shards[-1]
 
 
 def _append(path: Path, shard: dict[str, Any], rows: list[list[int]], dtype: np.dtype) -> None:

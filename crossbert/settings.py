@@ -40,17 +40,39 @@ class PrepareSettings(Settings):
         0.01, gt=0, le=1, description="of the documents, chosen by their content; 1: all, a set for data.held_out alone"
     )
     max_documents: int | None = Field(None, ge=1, description="stop after so many; None: all")
-    max_tokens: int | None = Field(None, ge=1, description="stop after so many tokens for training; None: all")
+    max_tokens: int | None = Field(
+        None, ge=1, description="stop at the document that makes it so many tokens, held-out ones included; None: all"
+    )
     shard_tokens: int = Field(
         100_000_000, ge=1, description="tokens of a file; a killed run goes on after the last one"
     )
-    seed: int = Field(0, ge=0, description="of the validation split and the built-in text")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="of the validation split and the built-in text")
 
     @model_validator(mode="after")
     def _one_source(self) -> PrepareSettings:
         if sum((bool(self.text), self.hub is not None, self.builtin is not None)) != 1:
             raise ValueError("exactly one of text, hub and builtin says where the text comes from")
         return self
+
+    @model_validator(mode="after")
+    def _all_matter(self) -> PrepareSettings:
+        needs = {
+            "hub": (self.hub, ("hub_config", "hub_split", "revision")),
+            "text": (self.text, ("text_unit",)),
+            "text or hub": (self.text or self.hub, ("text_column",)),
+            "train_tokenizer": (self.train_tokenizer, ("tokenizer_documents",)),
+        }
+        for owner, (given, names) in needs.items():
+            for name in names:
+                if self.asks(name) and not given:
+                    raise ValueError(f"{name} changes nothing without {owner}")
+        if self.train_tokenizer is not None and self.asks("tokenizer"):
+            raise ValueError("tokenizer and train_tokenizer exclude each other")
+        return self
+
+    def asks(self, name: str) -> bool:
+        """Whether an option was given, be it with its default."""
+        return name in self.model_fields_set and getattr(self, name) is not None
 
 
 class DataSettings(Settings):

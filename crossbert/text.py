@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -42,8 +44,9 @@ def local_documents(sources: Sequence[Path], column: str, text_unit: TextUnit) -
                 yield from _plain(path, text_unit)
         except UnicodeDecodeError:
             raise DataError(f"{path}: not valid UTF-8 text") from None
-        except (OSError, EOFError) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DataError(f"{path}: cannot be read: {reason}") from error
 
 
 def local_files(sources: Sequence[Path]) -> list[Path]:
@@ -93,7 +96,7 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}: line {number} is not valid JSON: {error}") from None
             yield _text_of(row, column, f"{path}: line {number}")
 
@@ -125,6 +128,10 @@ def _text_of(row: object, column: str, where: str) -> str:
         return ""  # dropped and counted like every other empty document
     if not isinstance(text, str):
         raise DataError(f"{where}: the field {column} is not text but {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can hold half of a surrogate pair, which is no character and no UTF-8
+        text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
     return text
 
 

@@ -47,7 +47,10 @@ class TextTokenizer:
 
 
 def load_tokenizer(name: str | Path) -> TextTokenizer:
-    """Loads a tokenizer from a folder or the hub.
+    """Loads a tokenizer.
+
+    Args:
+        name: What a user calls it, a folder or a hub id; a `Path` is a folder, for which the hub is never asked.
 
     Raises:
         DataError: There is none, or the hub cannot be reached.
@@ -55,13 +58,17 @@ def load_tokenizer(name: str | Path) -> TextTokenizer:
     """
     from transformers import AutoTokenizer
 
+    local = isinstance(name, Path)
+    if local and not name.is_dir():
+        raise DataError(f"cannot load the tokenizer {name}: there is no such folder")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(name))  # ty: ignore[invalid-assignment]
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(  # ty: ignore[invalid-assignment]
+            str(name), local_files_only=local
+        )
     except Exception as error:  # transformers raises OSError, ValueError, and whatever its back ends raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(
-            f"cannot load the tokenizer {name}: {reason}; give a folder, a hub id, or --train-tokenizer N"
-        ) from error
+        advice = "" if local else "; give a folder, a hub id, or --train-tokenizer N"
+        raise DataError(f"cannot load the tokenizer {name}: {reason}{advice}") from error
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     missing = [

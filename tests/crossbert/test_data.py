@@ -1,6 +1,9 @@
 """The global batch is a pure function of (seed, step), whatever takes it and from where."""
 
+import json
+import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from crossbert.data import BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.masking import draw_permutations
 from crossbert.prepare import prepare
 from crossbert.settings import PrepareSettings
+from crossbert.tokenizer import train_tokenizer
 from frozenprobe.errors import DataError
 
 LENGTH = 32
@@ -30,8 +34,6 @@ def sequences(folder):
 
 
 def copy_of(folder, tmp_path):
-    import shutil
-
     return shutil.copytree(folder, tmp_path / "copy")
 
 
@@ -157,6 +159,77 @@ def test_an_id_outside_the_vocabulary_is_named(folder, tmp_path):
     tokens.tofile(path)
     with pytest.raises(DataError, match="outside the vocabulary"):
         PreparedData.open(copy).split("train", LENGTH).take(np.array([1, 0]))
+
+
+@pytest.mark.parametrize("gone", ["vocabulary", "tokenizer", "shards", "tokens", "documents", "start"])
+def test_a_manifest_that_lacks_something_is_named(gone, folder, tmp_path):
+    copy = copy_of(folder, tmp_path)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest[gone]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=rf"manifest\.json is damaged: {gone}: "):
+        PreparedData.open(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["shards"].pop("train"),
+        lambda manifest: manifest["shards"]["train"][0].pop("file"),
+        lambda manifest: manifest["shards"]["train"][0].update(tokens="5"),
+        lambda manifest: manifest.update(vocabulary=None),
+        lambda manifest: manifest.update(identity=[]),
+    ],
+)
+def test_a_manifest_that_holds_something_else_is_one_line(change, folder, tmp_path):
+    copy = copy_of(folder, tmp_path)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged") as refused:
+        PreparedData.open(copy)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_tokenizer_is_the_one_that_made_the_ids(folder):
+    loaded = PreparedData.open(folder).load_tokenizer()
+    assert (loaded.vocabulary, loaded.start) == (400, 0)
+
+
+def change_missing(tokenizer):
+    shutil.rmtree(tokenizer)
+
+
+def change_cut(tokenizer):
+    (tokenizer / "tokenizer.json").write_text('{"model": ')
+
+
+def change_file_gone(tokenizer):
+    (tokenizer / "tokenizer.json").unlink()
+
+
+def change_other(tokenizer):
+    train_tokenizer(iter(["another text with other words"] * 9), 270, tokenizer)
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "by an earlier version"])
+@pytest.mark.parametrize("change", [change_missing, change_cut, change_file_gone, change_other])
+def test_a_tokenizer_that_did_not_make_the_ids_is_refused(change, noted, folder, tmp_path, monkeypatch):
+    copy_of(folder, tmp_path)
+    monkeypatch.chdir(tmp_path)  # a relative folder looks like the name of a repository on the hub
+    copy = Path("copy")
+    if not noted:
+        manifest = json.loads((copy / "manifest.json").read_text())
+        del manifest["tokenizer_files"]
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+    change(copy / "tokenizer")
+    with pytest.raises(DataError, match=r"delete copy and prepare it again") as refused:
+        PreparedData.open(copy).load_tokenizer()
+    assert "\n" not in str(refused.value)
+    assert "huggingface.co" not in str(refused.value)
+    if noted:
+        with pytest.raises(DataError, match="delete copy and prepare it again"):
+            PreparedData.open(copy).verify()
 
 
 def test_what_is_not_prepared_data_is_refused(tmp_path, folder):

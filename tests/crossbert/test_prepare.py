@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from crossbert import prepare as module
+from crossbert import prepared as prepared_module
 from crossbert.data import PreparedData
 from crossbert.prepare import prepare
+from crossbert.prepared import digest_of
 from crossbert.settings import PrepareSettings
 from crossbert.text import builtin_documents, local_documents
 from crossbert.tokenizer import load_tokenizer
@@ -91,29 +95,46 @@ def test_special_tokens_written_in_a_text_stay_text(prepared):
     assert (tokens == 0).sum() == (tokens == 2).sum() == sum(prepared[1]["documents"].values())
 
 
-def test_a_killed_preparation_goes_on_to_the_same_bytes(prepared, jsonl, tmp_path, monkeypatch):
-    out, whole = prepared
-    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
-    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+def kill_in_the_middle(asked, out, monkeypatch, step=15):
+    """Leaves what a killed preparation leaves; returns its folder."""
     append, calls = module._append, []
 
     def dies(*arguments):
         calls.append(1)
-        if len(calls) == 15:
+        if len(calls) == step:
             raise KeyboardInterrupt
         append(*arguments)
 
-    monkeypatch.setattr(module, "_append", dies)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(same, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-    notes = []
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_append", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(asked, out)
+    assert not out.exists()
+    return out.parent / f".{out.name}.preparing"
 
-    class Notes(module.Display):
-        def note(self, line):
-            notes.append(line)
 
-    prepare(same, tmp_path / "again", Notes())
+def contents_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Notes(module.Display):
+    """What a preparation says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+def test_a_killed_preparation_goes_on_to_the_same_bytes(prepared, jsonl, tmp_path, monkeypatch):
+    out, whole = prepared
+    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+    kill_in_the_middle(same, tmp_path / "again", monkeypatch)
+    display = Notes()
+    notes = display.lines
+    prepare(same, tmp_path / "again", display)
     assert any("going on" in note for note in notes)
     assert not any("training a tokenizer" in note for note in notes)
     for split in ("train", "validation"):
@@ -131,6 +152,210 @@ def test_the_same_command_again_is_done_and_another_is_refused(prepared, jsonl):
     assert prepare(same, out) == json.loads((out / "manifest.json").read_text())
     with pytest.raises(DataError, match="other settings"):
         prepare(settings(text=str(jsonl), train_tokenizer=500), out)
+
+
+def test_another_request_does_not_touch_what_a_killed_one_left(prepared, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+    same = {"text": str(jsonl), "train_tokenizer": 400, "validation_share": 0.1, "shard_tokens": 4000}
+    partial = kill_in_the_middle(settings(**same), tmp_path / "x", monkeypatch)
+    left = contents_of(partial)
+    with pytest.raises(DataError, match=r"unfinished.*max_documents was None, is 1\); delete it to start anew"):
+        prepare(settings(**same, max_documents=1), tmp_path / "x")
+    assert contents_of(partial) == left
+    display = Notes()
+    prepare(settings(**same), tmp_path / "x", display)
+    assert any("going on" in line for line in display.lines)
+    np.testing.assert_array_equal(tokens_of(tmp_path / "x", "train"), tokens_of(prepared[0], "train"))
+
+
+def test_what_is_held_out_as_a_whole_is_gone_on_with_too(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 8)
+    asked = settings(builtin=60, tokenizer=str(tiny_data / "tokenizer"), validation_share=1, shard_tokens=1000)
+    kill_in_the_middle(asked, tmp_path / "x", monkeypatch, step=9)
+    display = Notes()
+    manifest = prepare(asked, tmp_path / "x", display)
+    assert any("going on" in line for line in display.lines)
+    assert len(manifest["shards"]["validation"]) > 1
+    assert documents_of(tmp_path / "x", "validation") == list(builtin_documents(60, seed=0))
+
+
+def test_a_preparation_that_lacks_only_its_name_is_finished(tiny_data, tmp_path, monkeypatch):
+    asked = settings(builtin=40, tokenizer=str(tiny_data / "tokenizer"), validation_share=0.3)
+
+    rename = module.os.rename
+
+    def dies(old, new):
+        if new == tmp_path / "x":
+            raise KeyboardInterrupt
+        rename(old, new)
+
+    def never(*_):
+        raise AssertionError("all was done before")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "rename", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(asked, tmp_path / "x")
+    with pytest.raises(DataError, match=r"unfinished.*seed was 0, is 1"):
+        prepare(asked.model_copy(update={"seed": 1}), tmp_path / "x")
+    monkeypatch.setattr(module, "_write_shards", never)
+    manifest = prepare(asked, tmp_path / "x")
+    PreparedData.open(tmp_path / "x").verify()
+    assert sum(manifest["documents"].values()) == 40
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_where_nothing_was_done_yet_another_request_begins(tiny_data, tmp_path):
+    (tmp_path / ".x.preparing").mkdir()
+    (tmp_path / ".x.preparing" / "identity.json").write_text("{}")  # all that a kill in the first second leaves
+    manifest = prepare(
+        settings(builtin=40, tokenizer=str(tiny_data / "tokenizer"), validation_share=0.3), tmp_path / "x"
+    )
+    assert manifest["identity"]["settings"]["builtin"] == 40
+
+
+def test_files_of_no_known_preparation_are_left_alone(tiny_data, tmp_path):
+    (tmp_path / ".x.preparing").mkdir()
+    (tmp_path / ".x.preparing" / "thesis.tex").write_text("all of it")
+    with pytest.raises(DataError, match="files of no known preparation; delete it"):
+        prepare(settings(builtin=40, tokenizer=str(tiny_data / "tokenizer")), tmp_path / "x")
+    assert (tmp_path / ".x.preparing" / "thesis.tex").read_text() == "all of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("train-00000.bin", lambda path: path.write_bytes(path.read_bytes()[:-2])),
+        ("train-00000.bin", lambda path: path.unlink()),
+        ("progress.json", lambda path: path.write_text("{")),
+        ("progress.json", lambda path: path.write_text('{"shards": {"train": [{}]}}')),
+        ("identity.json", lambda path: path.write_text("{}")),
+    ],
+)
+def test_damage_to_what_a_killed_preparation_left_is_one_line(name, change, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 16)
+    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
+    change(kill_in_the_middle(same, tmp_path / "x", monkeypatch) / name)
+    with pytest.raises(DataError, match=rf"{name} is (damaged|missing or cut short); delete .*x\.preparing to start"):
+        prepare(same, tmp_path / "x")
+
+
+def test_a_request_that_is_refused_for_its_input_leaves_nothing(prepared, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": 5}\n')
+    asked = settings(text=str(tmp_path / "a.jsonl"), tokenizer=str(prepared[0] / "tokenizer"), validation_share=0.5)
+    with pytest.raises(DataError, match="not text but int"):
+        prepare(asked, tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def written(path, text):
+    path.write_text("\n".join(text))
+    return path
+
+
+@pytest.fixture
+def lines(prepared, texts, tmp_path):
+    """Text of a document a line, and a request for it."""
+    path = written(tmp_path / "a.txt", texts[:60])
+    return path, settings(
+        text=str(path),
+        text_unit="line",
+        tokenizer=str(prepared[0] / "tokenizer"),
+        validation_share=0.2,
+        shard_tokens=999,
+    )
+
+
+def test_changed_text_of_the_same_size_is_another(lines, texts, tmp_path):
+    path, asked = lines
+    manifest = prepare(asked, tmp_path / "x")
+    written(path, reversed(texts[:60]))
+    with pytest.raises(DataError, match=rf"other text.*\(content\.{re.escape(str(path))} was \w+, is \w+\)"):
+        prepare(asked, tmp_path / "x")
+    written(path, texts[:60])  # the same content, written later
+    assert prepare(asked, tmp_path / "x") == manifest
+    written(tmp_path / "b.txt", texts[:60])
+    with pytest.raises(DataError, match=r"settings\.text was"):
+        prepare(asked.model_copy(update={"text": (path, tmp_path / "b.txt")}), tmp_path / "x")
+
+
+def test_text_that_changed_after_a_kill_is_not_mixed_in(lines, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 8)
+    path, asked = lines
+    left = contents_of(kill_in_the_middle(asked, tmp_path / "x", monkeypatch, step=9))
+    written(path, reversed(texts[:60]))
+    with pytest.raises(DataError, match=r"unfinished preparation of other text.*content.* was \w+, is \w+"):
+        prepare(asked, tmp_path / "x")
+    assert contents_of(tmp_path / ".x.preparing") == left
+
+
+def test_a_changed_tokenizer_of_the_same_name_is_another(lines, prepared, tiny_data, tmp_path):
+    _, asked = lines
+    own = shutil.copytree(prepared[0] / "tokenizer", tmp_path / "own")
+    asked = asked.model_copy(update={"tokenizer": str(own)})
+    prepare(asked, tmp_path / "x")
+    (own / "model.safetensors").write_bytes(b"weights beside it")
+    prepare(asked, tmp_path / "x")
+    shutil.copytree(tiny_data / "tokenizer", own, dirs_exist_ok=True)
+    with pytest.raises(DataError, match=r"tokenizer\.tokenizer\.json was \w+, is \w+"):
+        prepare(asked, tmp_path / "x")
+
+
+def test_of_an_earlier_versions_folder_names_and_sizes_are_compared(lines, texts, tmp_path):
+    path, asked = lines
+    prepare(asked, tmp_path / "x")
+    manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
+    identity = {key: manifest["identity"][key] for key in ("format", "settings")}
+    identity["files"] = [[str(path), path.stat().st_size]]
+    del manifest["tokenizer_files"]
+    (tmp_path / "x" / "manifest.json").write_text(json.dumps(manifest | {"identity": identity}))
+    assert prepare(asked, tmp_path / "x")["identity"] == identity
+    written(path, texts[:61])
+    with pytest.raises(DataError, match=r"files\..*a\.txt was \d+, is \d+\)"):
+        prepare(asked, tmp_path / "x")
+
+
+def test_a_large_file_is_known_by_pieces_from_its_beginning_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_module, "PIECE", 16)
+    monkeypatch.setattr(prepared_module, "PIECES", 4)
+    path = tmp_path / "a.txt"
+
+    def seen(size):
+        """How many bytes make a difference, and whether the first and the last are among them."""
+        path.write_bytes(bytes(size))
+        before, differ = digest_of(path), []
+        for place in range(size):
+            path.write_bytes(bytes(place) + b"x" + bytes(size - place - 1))
+            differ.append(digest_of(path) != before)
+        return sum(differ), differ[0] and differ[-1]
+
+    for size in (1, 15, 16, 17, 63, 64):
+        assert seen(size) == (size, True)
+    for size in (65, 100, 999):
+        few, ends = seen(size)
+        assert ends
+        assert 60 <= few <= 64
+    path.write_bytes(b"")
+    empty = digest_of(path)
+    path.write_bytes(bytes(1))
+    assert digest_of(path) != empty
+
+
+def test_a_damaged_folder_is_named_and_the_advice_helps(prepared, jsonl, tmp_path):
+    same = settings(text=str(jsonl), train_tokenizer=400, validation_share=0.1, shard_tokens=4000)
+    out = shutil.copytree(prepared[0], tmp_path / "x")
+    prepare(same, out)
+    shard = bytearray((out / "train-00000.bin").read_bytes())
+    shard[100] ^= 1
+    (out / "train-00000.bin").write_bytes(shard)
+    with pytest.raises(DataError, match=rf"train-00000\.bin is damaged.*delete {re.escape(str(out))} and prepare it"):
+        prepare(same, out)
+    shutil.rmtree(out)
+    prepare(same, out)
+    PreparedData.open(out).verify()
+    shutil.rmtree(out / "tokenizer")
+    with pytest.raises(DataError, match="tokenizer is missing; delete"):
+        prepare(same, out)
 
 
 def test_two_preparations_of_one_folder_do_not_meet(jsonl, tmp_path):
@@ -163,7 +388,7 @@ def test_a_large_vocabulary_is_stored_in_32_bits():
     assert module.dtype_of(65537) == np.uint32
 
 
-def test_limits_stop_the_preparation(jsonl, tmp_path, monkeypatch):
+def test_limits_stop_the_preparation(jsonl, texts, tmp_path, monkeypatch):
     few = prepare(
         settings(text=str(jsonl), train_tokenizer=400, max_documents=60, validation_share=0.2), tmp_path / "a"
     )
@@ -172,7 +397,49 @@ def test_limits_stop_the_preparation(jsonl, tmp_path, monkeypatch):
     short = prepare(
         settings(text=str(jsonl), train_tokenizer=400, max_tokens=3000, validation_share=0.2), tmp_path / "b"
     )
-    assert 3000 <= short["tokens"]["train"] < 6000
+    rows = documents_of(tmp_path / "b", "train") + documents_of(tmp_path / "b", "validation")
+    tokenizer = load_tokenizer(tmp_path / "b" / "tokenizer")
+    longest = max(map(len, tokenizer.encode(rows)))
+    assert 3000 <= sum(short["tokens"].values()) < 3000 + longest
+    read = [text for text in texts if text.strip()][: len(rows)]
+    assert sorted(rows) == sorted(read)
+    before = sum(map(len, tokenizer.encode(read[:-1])))
+    assert before < 3000  # the last document is the one that reached it
+
+
+def test_the_limit_counts_what_is_held_out_too(tiny_data, tmp_path):
+    asked = settings(
+        builtin=5000, tokenizer=str(tiny_data / "tokenizer"), validation_share=1, max_tokens=100, shard_tokens=40
+    )
+    manifest = prepare(asked, tmp_path / "x")
+    assert manifest["documents"]["validation"] <= 2
+    assert 100 <= manifest["tokens"]["validation"] < 1000
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train_tokenizer": 400, "tokenizer": "own"}, "tokenizer and train_tokenizer exclude each other"),
+        ({"hub_config": "en"}, "hub_config changes nothing without hub"),
+        ({"hub_split": "test"}, "hub_split changes nothing without hub"),
+        ({"revision": "main"}, "revision changes nothing without hub"),
+        ({"text_unit": "line"}, "text_unit changes nothing without text"),
+        ({"text_column": "body"}, "text_column changes nothing without text or hub"),
+        ({"tokenizer_documents": 5}, "tokenizer_documents changes nothing without train_tokenizer"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        settings(builtin=5, **values)
+
+
+def test_an_option_for_another_kind_of_file_is_refused(lines, jsonl, tmp_path):
+    path, _ = lines
+    with pytest.raises(SettingsError, match=r"--text-unit changes nothing: there is no \.txt file"):
+        prepare(settings(text=str(jsonl), train_tokenizer=400, text_unit="line"), tmp_path / "x")
+    with pytest.raises(SettingsError, match=r"--text-column changes nothing: there is no \.jsonl or \.parquet file"):
+        prepare(settings(text=str(path), train_tokenizer=400, text_column="body"), tmp_path / "x")
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "txt", "lines"])
@@ -192,6 +459,13 @@ def test_all_kinds_of_files_give_the_same_documents(kind, tmp_path):
     assert list(local_documents([tmp_path], "text", "line" if kind == "lines" else "file")) == texts
 
 
+def damaged_gzip():
+    """A compressed text whose header is whole."""
+    content = bytearray(gzip.compress(b"a text of some length " * 50))
+    content[12:20] = b"\xff" * 8
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -201,6 +475,8 @@ def test_all_kinds_of_files_give_the_same_documents(kind, tmp_path):
         ("a.txt", b"\xff\xfe\x00", "not valid UTF-8"),
         ("a.parquet", b"PAR1 and no more", "cannot be read"),
         ("a.txt.gz", b"no gzip", "cannot be read"),
+        ("a.txt.gz", damaged_gzip(), "cannot be read"),
+        ("a.jsonl", b'{"text": "x"}\n' + b"[" * 200_000, "line 2 is not valid JSON"),
         ("a.pdf", b"x", "unknown kind of file"),
         ("a.txt", b" \n", "no document for train"),
     ],
@@ -213,6 +489,23 @@ def test_bad_text_is_one_line(name, content, message, prepared, tmp_path):
             tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_half_a_surrogate_pair_becomes_the_replacement_character(trained, prepared, texts, tmp_path):
+    odd = ["half \ud800 a pair", "the \udc00 other", "whole \U0001f600"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*odd, *texts[:40]]))
+    tokenizer = {"train_tokenizer": 300} if trained else {"tokenizer": str(prepared[0] / "tokenizer")}
+    prepare(settings(text=str(tmp_path / "a.jsonl"), validation_share=0.2, **tokenizer), tmp_path / "x")
+    back = documents_of(tmp_path / "x", "train") + documents_of(tmp_path / "x", "validation")
+    assert {"half \ufffd a pair", "the \ufffd other", "whole \U0001f600"} <= set(back)
+
+
+def test_seeds_are_bounded(tiny_data, tmp_path):
+    with pytest.raises(SettingsError, match="seed"):
+        settings(builtin=5, seed=1 << 63)
+    largest = settings(builtin=40, seed=(1 << 63) - 1, tokenizer=str(tiny_data / "tokenizer"), validation_share=0.5)
+    assert sum(prepare(largest, tmp_path / "x")["documents"].values()) == 40
 
 
 def test_wrong_requests_are_one_line(tmp_path, tiny_bert, jsonl):
