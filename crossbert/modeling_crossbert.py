@@ -23,6 +23,7 @@ class CrossBertConfig(PretrainedConfig):
     """Shape of an exported CrossBERT, BERT or Electra, in the names that transformers uses."""
 
     model_type = "crossbert"
+    _auto_class = "AutoConfig"  # saving writes this file beside the weights, as of every class that has one
 
     def __init__(
         self,
@@ -268,6 +269,7 @@ class CrossBertPreTrainedModel(PreTrainedModel):
 class CrossBertModel(CrossBertPreTrainedModel):
     """The encoder: embedding, blocks and final norm, whose output is the feature."""
 
+    _auto_class = "AutoModel"
     embedding: nn.Embedding
     _keys_to_ignore_on_load_unexpected = [r"^predictor\.", r"^mask$"]  # noqa: RUF012 (the head, when loaded without it)
 
@@ -339,6 +341,8 @@ class CrossBertForMaskedLM(CrossBertPreTrainedModel):
 
     CrossBERT hides them from the encoder and lets the predictor read them out; BERT puts its mask vector in their place.
     """
+
+    _auto_class = "AutoModelForMaskedLM"
 
     def __init__(self, config: CrossBertConfig) -> None:
         super().__init__(config)

@@ -123,9 +123,33 @@ print(json.dumps(result))
 """
 
 
+def save_again(out, again):
+    """Loads an export by this package's own classes, and saves it as whoever finetuned it would."""
+    objective = json.loads((out / "config.json").read_text())["objective"]
+    auto = AutoModel if objective == "electra" else AutoModelForMaskedLM
+    auto.from_pretrained(out).save_pretrained(again)
+    AutoTokenizer.from_pretrained(out).save_pretrained(again)
+    return again
+
+
+def test_saving_again_writes_the_source_too(exported, tmp_path):
+    _, out = exported
+    again = save_again(out, tmp_path / "again")
+    source = out / "modeling_crossbert.py"
+    assert (again / source.name).read_text() == source.read_text()
+    first, second = (json.loads((folder / "config.json").read_text())["auto_map"] for folder in (out, again))
+    assert first == second
+    encoder = tmp_path / "encoder"
+    AutoModel.from_config(AutoModel.from_pretrained(out).config).save_pretrained(encoder)
+    assert (encoder / source.name).exists()
+
+
 @pytest.mark.slow  # two new processes import transformers and sentence-transformers
-def test_it_loads_where_this_package_is_not_installed(exports):
+@pytest.mark.parametrize("times", ["once", "again"])
+def test_it_loads_where_this_package_is_not_installed(exports, times, tmp_path):
     folders = {objective: str(out) for objective, (_, out) in exports.items()}
+    if times == "again":
+        folders = {name: str(save_again(out, tmp_path / name)) for name, (_, out) in exports.items()}
     arguments = [sys.executable, "-c", ELSEWHERE, json.dumps([folders, TEXTS])]
     process = subprocess.run(arguments, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
