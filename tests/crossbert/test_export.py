@@ -274,3 +274,53 @@ def test_weights_can_be_written_in_bf16(exports, tmp_path, capsys):
 def test_an_unknown_attention_kernel_is_refused(exported):
     with pytest.raises(ValueError, match="attn_implementation sdpa"):
         AutoModel.from_pretrained(exported[1], attn_implementation="eager")
+
+
+def masked_lm(exports, objective):
+    """The exported masked LM, and ids without any mask in them."""
+    out = exports[objective][1]
+    loaded = AutoModelForMaskedLM.from_pretrained(out).eval()
+    ids = tiny.batch()[0].clamp_min(10)
+    ids[ids == loaded.config.mask_token_id] = 9
+    return loaded, ids
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("objective", ["crossbert", "bert"])
+def test_padding_moves_nothing_and_a_row_of_it_is_finite(exports, objective, gradients):
+    loaded, ids = masked_lm(exports, objective)
+    ids[0] = loaded.config.mask_token_id
+    present = torch.ones_like(ids)
+    present[:, 18:] = 0
+    present[1] = 0
+    with torch.set_grad_enabled(gradients):
+        short = loaded(ids[:, :18], attention_mask=present[:, :18]).logits
+        padded = [loaded(torch.where(present == 1, ids, pad), attention_mask=present).logits[:, :18] for pad in (1, 7)]
+    rows = [0, 1, 2] if objective == "crossbert" else [0, 2]  # a row of padding still reads each token's own embedding
+    for logits in padded:
+        assert torch.isfinite(logits).all()
+        assert torch.allclose(logits[rows], short[rows], atol=1e-5)
+    if gradients:
+        padded[0].sum().backward()
+        assert all(torch.isfinite(weight.grad).all() for weight in loaded.parameters())
+
+
+@pytest.mark.parametrize("objective", ["crossbert", "bert"])
+def test_the_masked_lm_gives_what_it_is_asked_for(exports, objective):
+    loaded, ids = masked_lm(exports, objective)
+    with torch.no_grad():
+        whole = loaded(ids, labels=ids, output_hidden_states=True)
+        assert len(whole.hidden_states) == 3
+        expected = loaded.encoder(ids, output_hidden_states=True).hidden_states  # nothing is masked
+        assert all(map(torch.equal, whole.hidden_states, expected))
+        assert loaded(ids).hidden_states is None
+        shifted = torch.arange(ids.shape[1])[None] * 2
+        assert torch.equal(loaded(ids, position_ids=shifted // 2).logits, whole.logits)
+        assert not torch.allclose(loaded(ids, position_ids=shifted).logits, whole.logits, atol=1e-3)
+        asked = loaded(ids, labels=ids, output_hidden_states=True, return_dict=False)
+        loaded.config.return_dict = False
+        for loss, logits, states in (asked, loaded(ids, labels=ids, output_hidden_states=True)):
+            assert (loss, len(states)) == (whole.loss, 3)
+            assert torch.equal(logits, whole.logits)
+        (last,) = loaded.encoder(ids)
+        assert torch.equal(last, expected[-1])
