@@ -198,6 +198,13 @@ def test_wrong_input_is_one_line_and_nothing_is_trained(words, message, tiny_con
     assert "--out DIR is required" in capsys.readouterr().err
 
 
+def test_options_of_a_file_are_checked_even_where_nothing_is_probed(tiny_config, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'config = "{tiny_config}"\n[probe]\nfoo = 1\n')
+    assert sweep(file, "--checkpoints", "none", "--out", tmp_path / "out") == 2
+    assert "unknown setting foo" in capsys.readouterr().err
+
+
 def test_a_sweep_from_a_file_and_what_is_typed_over_it(tiny_config, tmp_path, capsys, monkeypatch):
     file = tmp_path / "mine.toml"
     file.write_text(
