@@ -111,9 +111,10 @@ def test_checkpoints_that_were_not_kept_are_told(command, capsys):
 def test_runs_that_were_probed_otherwise_are_named_below_the_table(tiny_config, tmp_path, capsys):
     out = tmp_path / "sweep"
     for ratio, rows in (("0.25", 50), ("0.5", 40)):
-        axes = ["--set", *SHORT, f"model.mask_ratio={ratio},{ratio}0"]
+        file = tmp_path / "axes.toml"
+        file.write_text(f'checkpoints = "last"\naxes.model.mask_ratio = [{ratio}]\n')
         probe = ["--probe", *PROBE, f"probes.max_train={rows}"]
-        assert sweep("--config", tiny_config, *axes, *probe, "--out", out, "--checkpoints", "last", "--quiet") == 0
+        assert sweep(file, "--config", tiny_config, "--set", *SHORT, *probe, "--out", out, "--quiet") == 0
         told = capsys.readouterr().out.splitlines()[-1]
     assert told == "not measured alike: train rows 50 (mask_ratio=0.25), 40 (mask_ratio=0.5)"
 
