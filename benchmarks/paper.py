@@ -81,7 +81,8 @@ def print_tables(entry: str, folders: Sequence[Path], out: Path | None, console:
     Raises:
         RecordError: There are no records for it, or one is damaged.
     """
-    tables = TABLES[entry](read_records(folders))
+    records = read_records(folders)
+    tables = TABLES[entry](records)
     if not any(table.is_measured for table in tables):
         raise RecordError(_missing(entry, folders))
     console = console or Console()
@@ -92,6 +93,8 @@ def print_tables(entry: str, folders: Sequence[Path], out: Path | None, console:
             print_table(table, console)
         else:
             console.print(f"{table.title}: no records", style="yellow")
+    for note in records.notes:
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
     if out is not None:
         rows = [
             {
@@ -145,7 +148,8 @@ def draw(entry: str, folders: Sequence[Path], out: Path | None, protocol: str) -
     if not folders:
         raise RecordError(_missing(entry, folders))
     try:
-        figure = FIGURES[entry](read_records(folders), protocol)
+        records = read_records(folders)
+        figure = FIGURES[entry](records, protocol)
     except RecordError as error:
         raise RecordError(f"{error}; {_missing(entry, ())}") from error
     out = out or Path(f"{entry}.png")
@@ -153,6 +157,8 @@ def draw(entry: str, folders: Sequence[Path], out: Path | None, protocol: str) -
         figure.savefig(out, dpi=150)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--out {out} cannot be written: {error}") from error
+    for note in records.notes:
+        print(note)
     print(f"drawn in {out}")
 
 

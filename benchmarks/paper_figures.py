@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.paper_records import OBJECTIVES, Record, Records, alike, tasks_of, title_of
+from benchmarks.paper_records import OBJECTIVES, Record, Records, alike, shared, tasks_of, title_of
 from crossbert.fit import draw, fit_power_law, keep_best
 from crossbert.swept import TITLES, SweptRun, mean_score, size, table
 from frozenprobe.errors import RecordError
@@ -53,7 +54,8 @@ class Point:
 
 def figure1(records: Records, protocol: str) -> Figure:
     """Averages of GLUE, and of MTEB(eng, v2), against compute."""
-    glue = [point for point in _glue_points(records, protocol) if point.column == "avg"]
+    points, notes = _glue_points(records, protocol)
+    glue = [point for point in points if point.column == "avg"]
     mteb = [point for point in _mteb_points(records, "mteb-v2") if point.column == "avg"]
     found = _groups(records)
     tasks = tasks_of(found)
@@ -63,8 +65,8 @@ def figure1(records: Records, protocol: str) -> Figure:
     _panel(top, glue, f"mean over {over}, {CHOICE[protocol]}")
     _panel(bottom, mteb, "MTEB(eng, v2), mean of categories")
     if not any(not point.is_paper for point in glue + mteb):
-        raise RecordError("there is no record of GLUE or MTEB with the FLOPs of its training")
-    return figure
+        raise RecordError("; ".join(notes) or "there is no record of GLUE or MTEB with the FLOPs of its training")
+    return _noted(figure, notes)
 
 
 def figure3(records: Records, protocol: str) -> Figure:
@@ -75,9 +77,9 @@ def figure3(records: Records, protocol: str) -> Figure:
 
 def figure4(records: Records, protocol: str) -> Figure:
     """GLUE by task against compute, linear and kNN."""
-    points = _glue_points(records, protocol)
+    points, notes = _glue_points(records, protocol)
     tasks = tasks_of(_groups(records))
-    return _grid(points, (*tasks, "avg"), tasks, f"frozen probes, {CHOICE[protocol]}")
+    return _noted(_grid(points, (*tasks, "avg"), tasks, f"frozen probes, {CHOICE[protocol]}"), notes)
 
 
 def figure5(records: Records, protocol: str) -> Figure:
@@ -107,19 +109,34 @@ def figure6(records: Records, protocol: str) -> Figure:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     tasks: dict[str, str] = {}
-    for objective in OBJECTIVES:
-        runs = [run for run in _trained(records, objective) if len(run.probes) > 1]
-        for colour, run in zip(_shades(objective, len(runs)), runs, strict=True):
-            found = [(probe.step, mean_score(probe, "ridge", protocol)) for probe in run.probes]
-            steps, scores = zip(*[(step, 100 * score) for step, score in found if score is not None], strict=True)
-            label = TITLES[objective] if len(runs) == 1 else f"{TITLES[objective]}, {run.name}"
-            axes.plot(steps, scores, "-", marker=MARKERS[objective], color=colour, label=label)
-            tasks |= {unit.key.task: unit.title for unit in run.probes[-1].units}
+    notes: list[str] = []
+    trained = {name: [run for run in _trained(records, name) if len(run.probes) > 1] for name in OBJECTIVES}
+    for run in (run for runs in trained.values() for run in runs):
+        tasks |= {unit.key.task: unit.title for probe in run.probes for unit in probe.units}
     if not tasks:
         raise RecordError("there is no run of a sweep with two probed checkpoints or more")
+    for objective, runs in trained.items():
+        for colour, run in zip(_shades(objective, len(runs)), runs, strict=True):
+            points = []
+            for probe in run.probes:
+                score = mean_score(probe, "ridge", protocol)
+                lacking = [title for task, title in tasks.items() if all(task != unit.key.task for unit in probe.units)]
+                if lacking:
+                    notes.append(f"{run.name}, step {probe.step} is left out: it lacks {', '.join(lacking)}")
+                elif score is not None:
+                    points.append((probe.step, 100 * score))
+            label = TITLES[objective] if len(runs) == 1 else f"{TITLES[objective]}, {run.name}"
+            axes.plot(*np.array(points).reshape(-1, 2).T, "-", marker=MARKERS[objective], color=colour, label=label)
     axes.set(xlabel="step", ylabel=f"mean over {len(tasks)} tasks, percent", title=f"linear probe, {CHOICE[protocol]}")
     axes.legend(fontsize=8)
-    figure.supxlabel(", ".join(tasks.values()), fontsize=7, color="grey")
+    return _noted(figure, [", ".join(tasks.values()), *notes])
+
+
+def _noted(figure: Figure, notes: Sequence[str]) -> Figure:
+    """The figure with lines below it."""
+    lines = [line for note in notes for line in wrap(note, int(14 * figure.get_figwidth()))]
+    if lines:
+        figure.supxlabel("\n".join(lines), fontsize=7, color="grey")
     return figure
 
 
@@ -145,24 +162,29 @@ FIGURES: Mapping[str, Callable[[Records, str], Figure]] = {
 
 
 def _groups(records: Records) -> list[Record]:
-    return [record for record in records.glue if record.objective and record.flops]
+    return [record for record in records.glue if record.objective and record.flops and record.is_frozen_glue]
 
 
-def _glue_points(records: Records, protocol: str) -> list[Point]:
-    """Linear and kNN by task and on average, and the paper's linear ones."""
-    points = []
-    for group in alike(_groups(records)):
+def _glue_points(records: Records, protocol: str) -> tuple[list[Point], list[str]]:
+    """Linear and kNN by task and on average, and the paper's linear ones; and what is left out, in lines.
+
+    A model that lacks a task which others have is left out of the averages.
+    """
+    points: list[Point] = []
+    notes: list[str] = []
+    wanted = tasks_of(_groups(records))
+    for group in alike(_groups(records), notes):
         for probe, variant in (("ridge", "linear"), ("knn", "kNN")):
             scores = [record.scores(probe, protocol) for record in group]
-            if not all(scores):
-                continue
-            for task in scores[0]:
-                points.append(_point(group[0], variant, task, [one[task] for one in scores if task in one]))
-            points.append(_point(group[0], variant, "avg", [np.mean(list(one.values())) for one in scores]))
-    whole = set(tasks_of(_groups(records))) == set(GLUE_TASKS)  # a mean over other tasks is another number
-    return points + [
-        point for point in _published("glue", "linear", lambda row: "linear") if whole or point.column != "avg"
-    ]
+            tasks = shared(scores)
+            points += [_point(group[0], variant, task, [one[task] for one in scores]) for task in tasks]
+            if lacking := [title for task, title in wanted.items() if task not in tasks]:
+                notes.append(f"{group[0].label} is left out of the {variant} mean: it lacks {', '.join(lacking)}")
+            else:
+                points.append(_point(group[0], variant, "avg", [np.mean(list(one.values())) for one in scores]))
+    whole = set(wanted) == set(GLUE_TASKS)  # a mean over other tasks is another number
+    published = _published("glue", "linear", lambda row: "linear")
+    return points + [point for point in published if whole or point.column != "avg"], list(dict.fromkeys(notes))
 
 
 def _mteb_points(records: Records, name: str) -> list[Point]:

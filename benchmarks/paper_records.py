@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,16 @@ class Record:
         """The model in a few words."""
         return size(self.model) if self.model else self.run.name
 
+    @property
+    def seed(self) -> int | None:
+        """Of its training, where that is known."""
+        return self.swept.settings.seed if self.swept else None
+
+    @property
+    def is_frozen_glue(self) -> bool:
+        """Whether it was probed on GLUE or on the built-in suite, and not only finetuned."""
+        return any(unit.key.suite in GLUE_SUITES and unit.key.training == "frozen" for unit in self.run.units)
+
     @cached_property
     def likeness(self) -> str:
         """Equal for runs that differ in nothing but their seed."""
@@ -95,11 +105,13 @@ class Records:
 
     Attributes:
         probed: Every probed checkpoint.
-        swept: Every run of a sweep.
+        swept: Every run of a sweep, once.
+        notes: What was left out.
     """
 
     probed: list[Record]
     swept: list[SweptRun]
+    notes: list[str] = field(default_factory=list)
 
     @property
     def last(self) -> list[Record]:
@@ -124,24 +136,45 @@ class Records:
 
 
 def read_records(folders: Sequence[Path]) -> Records:
-    """Reads whatever lies below the folders.
+    """Reads whatever lies below the folders; a run of a sweep that lies there twice counts once.
 
     Raises:
         RecordError: A folder is missing, or a record is damaged.
     """
     if missing := next((folder for folder in folders if not folder.is_dir()), None):
         raise RecordError(f"{missing} is no folder")
-    swept = read_sweeps(folders)
+    folders = [folder.resolve() for folder in folders]  # one folder may be written in several ways
+    every = read_sweeps(folders)
+    swept, notes = _once(every)
+    copies = {probe for run in every if run not in swept for probe in run.probe_folders}
     inside = {probe: run for run in swept for probe in run.probe_folders}
     found = dict.fromkeys(manifest.parent for folder in folders for manifest in sorted(folder.rglob("manifest.json")))
     probed = []
     for folder in found:
-        if not (folder / "units").is_dir():  # prepared text has a manifest too
+        if folder in copies or not (folder / "units").is_dir():  # prepared text has a manifest too
             continue
         run = read_run(folder, headline_only=True)
         if run.units:
             probed.append(_record(run, inside.get(folder)))
-    return Records(probed, swept)
+    return Records(probed, swept, notes)
+
+
+def _once(runs: Sequence[SweptRun]) -> tuple[list[SweptRun], list[str]]:
+    """Runs without copies of them, of which the one with the most scores stays; and what to know of the others."""
+    groups: dict[str, list[SweptRun]] = {}
+    for run in runs:
+        settings = run.settings.model_dump(mode="json", exclude={"system": True})
+        groups.setdefault(json.dumps([settings, run.axes]), []).append(run)
+    kept, notes = [], []
+    for copies in groups.values():
+        best = max(copies, key=lambda run: len(list(run.folder.glob("probes/*/units/*"))))
+        kept.append(best)
+        notes += [
+            f"{run.folder} has the seed and the settings of {best.folder}: counted once"
+            for run in copies
+            if run is not best
+        ]
+    return kept, notes
 
 
 def _record(run: Run, swept: SweptRun | None) -> Record:
@@ -160,12 +193,29 @@ def _record(run: Run, swept: SweptRun | None) -> Record:
     return Record(run, swept, model, objective)
 
 
-def alike(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Records that differ in nothing but their seed, together."""
-    groups: dict[str, list[Record]] = {}
+def alike(records: Iterable[Record], notes: list[str]) -> Iterator[list[Record]]:
+    """Frozen probes that differ in nothing but the seed of the training, together.
+
+    A seed that was probed twice counts once, with the most tasks; `notes` receives what to know of that.
+    """
+    groups: dict[str, dict[int | None, list[Record]]] = {}
     for record in records:
-        groups.setdefault(record.likeness, []).append(record)
-    yield from groups.values()
+        if record.is_frozen_glue:
+            groups.setdefault(record.likeness, {}).setdefault(record.seed, []).append(record)
+    for seeds in groups.values():
+        best = [max(probed, key=lambda record: len(record.run.units)) for probed in seeds.values()]
+        for one, probed in zip(best, seeds.values(), strict=True):
+            notes += [
+                f"{record.run.folder} and {one.run.folder} are of one training: counted once"
+                for record in probed
+                if record is not one
+            ]
+        yield best
+
+
+def shared(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tasks that all of them hold, in the order of the first."""
+    return [task for task in found[0] if all(task in one for one in found)]
 
 
 def tasks_of(records: Sequence[Record]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper_records import Record, Records, alike, tasks_of, title_of, warm_start
+from benchmarks.paper_records import Record, Records, alike, shared, tasks_of, title_of, warm_start
 from crossbert.swept import TITLES
 from frozenprobe.reports.boards import BOARDS, GLUE_TASKS
 from frozenprobe.reports.paper_tables import published_rows, read_table
@@ -70,15 +70,18 @@ class Table:
 
 
 def _glue_lines(
-    records: Sequence[Record], key: Callable[[Record], Any], about: Callable[[Record], tuple[str, ...]]
+    records: Sequence[Record],
+    key: Callable[[Record], Any],
+    about: Callable[[Record], tuple[str, ...]],
+    notes: list[str],
 ) -> Iterator[Line]:
     """Lines of the linear probe, over seeds their mean."""
-    for group in alike(sorted(records, key=lambda record: record.flops or 0)):
+    for group in alike(sorted(records, key=lambda record: record.flops or 0), notes):
         for protocol, source in OURS.items():
             scores = [record.scores("ridge", protocol) for record in group]
-            if not all(scores):
+            tasks = shared(scores)
+            if not tasks:
                 continue
-            tasks = [task for task in scores[0] if all(task in one for one in scores)]
             means = {task: float(np.mean([one[task] for one in scores])) for task in tasks}
             averages = [float(np.mean([one[task] for task in tasks])) for one in scores]
             spread = float(np.std(averages, ddof=1)) if len(group) > 1 else None
@@ -104,16 +107,34 @@ def _glue_table(
         scores = {task: float(row[task]) for task in GLUE_TASKS if task in row}
         scores["avg"] = float(row["avg"] if "avg" in row else row["glue_avg"])
         published.append(Line(paper_key(row), paper_cells(row), PAPER, scores))
-    lines = list(_glue_lines(records, key, cells))
+    notes: list[str] = []
+    lines = list(_glue_lines(records, key, cells, notes))
+    notes = _averages(lines, tasks_of(records)) + notes
     tasks = {} if average_only else {task: title_of(task) for task in GLUE_TASKS} | tasks_of(records)
-    return Table(title, about, {**tasks, "avg": "Avg."}, [*lines, *published], _average_notes(records))
+    return Table(title, about, {**tasks, "avg": "Avg."}, [*lines, *published], notes)
 
 
-def _average_notes(records: Sequence[Record]) -> list[str]:
-    found = tasks_of(records)
-    if not found or set(found) == set(GLUE_TASKS):
+def _averages(lines: Sequence[Line], titles: Mapping[str, str]) -> list[str]:
+    """Takes the average from lines that lack a task which others have; gives what to know of those that stay."""
+    tasks = [task for task in titles if any(task in line.scores for line in lines)]
+    notes = []
+    for line in lines:
+        if lacking := [titles[task] for task in tasks if task not in line.scores]:
+            line.scores.pop("avg", None)
+            line.spread = None
+            notes.append(_without_average(line, lacking))
+    return [*_over(tasks, titles), *dict.fromkeys(notes)]
+
+
+def _without_average(line: Line, lacking: Sequence[str]) -> str:
+    return f"{', '.join(filter(None, line.about))} has no average: it lacks {', '.join(lacking)}"
+
+
+def _over(tasks: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    if not tasks or set(tasks) == set(GLUE_TASKS):
         return []
-    return [f"measured averages are over {', '.join(found.values())}; the paper's over the eight tasks of GLUE"]
+    over = ", ".join(titles[task] for task in tasks)
+    return [f"measured averages are over {over}; the paper's over the eight tasks of GLUE"]
 
 
 def _model(record: Record) -> tuple[str, ...]:
@@ -128,8 +149,8 @@ def _of(records: Records, objective: str) -> list[Record]:
 def table1(records: Records) -> list[Table]:
     """Linear probes on BERT's last layers and on the one as deep as the 20th of 28."""
     columns = ("last", "last-1", "last-2", "last-3", "layer20")
-    lines = []
-    for group in alike(_of(records, "bert")):
+    lines, notes, probed = [], [], []
+    for group in alike(_of(records, "bert"), notes):
         layers = group[0].model.layers if group[0].model else 0
         places = ("last", *(str(layers - back) for back in (1, 2, 3)), str(max(1, round(20 / 28 * layers))))
         for protocol, source in OURS.items():
@@ -143,6 +164,13 @@ def table1(records: Records) -> list[Table]:
                 inner = [value for column, value in scores.items() if column != "last"]
                 scores["gain"] = float(np.mean(inner)) - scores["last"]
                 lines.append(Line("BERT", _model(group[0]), source, scores))
+                probed.append(group)
+    titles = tasks_of([record for group in probed for record in group])
+    for line, group in zip(lines, probed, strict=True):
+        tasks = shared([tasks_of([record]) for record in group])
+        if lacking := [title for task, title in titles.items() if task not in tasks]:
+            line.scores.clear()  # each of them is an average
+            notes.append(_without_average(line, lacking))
     for row in read_table("table1_layers.csv"):
         scores = {column: float(row[column]) for column in columns} | {"gain": float(row["avg_improvement"])}
         lines.append(Line("BERT", (row["model"], ""), PAPER, scores))
@@ -153,7 +181,7 @@ def table1(records: Records) -> list[Table]:
             ("model", "FLOPs"),
             headings | {"gain": "mean gain over last"},
             lines,
-            _average_notes(_of(records, "bert")) if lines else [],
+            [*_over(list(titles), titles), *dict.fromkeys(notes)],
         )
     ]
 
@@ -299,7 +327,8 @@ def _board_table(title: str, board_name: str, records: Sequence[Record], wanted:
     columns = {column: title_of(column) for column in board.columns} | extra
     columns |= {"avg": "Avg."} | ({"overall": "Overall"} if board.tasks_per_column else {})
     if board_name == "glue":
-        notes = _average_notes(records)
+        titles = tasks_of(records)
+        notes = _averages([line for line in found if line.source != PAPER], titles)
     return Table(title, ("model", "parameters", "FLOPs", "backbone"), columns, found, list(dict.fromkeys(notes)))
 
 

@@ -45,7 +45,7 @@ def read_sweep(path: Path) -> pd.DataFrame:
         path: The file. `compute` is in FLOPs, `batch_tokens` in processed positions, `loss` whatever was minimised.
 
     Returns:
-        The runs, with a column `model` that groups them (the compute, where the file has none).
+        The runs, with a column `model` that groups them (the compute, where the file names none).
 
     Raises:
         DataError: The file cannot be read, or lacks a column, or holds an impossible value.
@@ -67,8 +67,13 @@ def read_sweep(path: Path) -> pd.DataFrame:
             row = int(np.flatnonzero(wrong)[0])
             raise DataError(f"{path}: {column} of row {row + 1} is {frame[column].iloc[row]!r}, not a positive number")
         frame[column] = values
-    if "model" not in frame.columns:
-        frame["model"] = frame["compute"].map("{:.2e}".format)
+    by_compute = frame["compute"].map("{:.2e}".format)
+    models = frame["model"].astype(object) if "model" in frame.columns else by_compute
+    wrong = models.map(lambda model: not pd.api.types.is_scalar(model))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DataError(f"{path}: model of row {row + 1} is {models.iloc[row]!r}, not a name")
+    frame["model"] = models.where(models.notna() & (models != ""), by_compute)
     return frame
 
 

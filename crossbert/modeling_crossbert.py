@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.utils import ModelOutput
 
 Spans = tuple[tuple[slice, slice], ...]  # which queries see which keys: (queries, keys), in the order of the queries
 EVERYTHING: Spans = ((slice(None), slice(None)),)
@@ -23,6 +24,7 @@ class CrossBertConfig(PretrainedConfig):
     """Shape of an exported CrossBERT, BERT or Electra, in the names that transformers uses."""
 
     model_type = "crossbert"
+    _auto_class = "AutoConfig"  # saving writes this file beside the weights, as of every class that has one
 
     def __init__(
         self,
@@ -89,13 +91,17 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
 
 
 def _attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Scaled dot-product attention, spelled out for training on a CPU, whose fused kernel is slow backwards."""
+    """Scaled dot-product attention, spelled out for training on a CPU, whose fused kernel is slow backwards.
+
+    A query that sees no key gets zeros, from both.
+    """
     if queries.device.type != "cpu" or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     scores = (queries @ keys.transpose(-1, -2)).float() * queries.shape[-1] ** -0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1).to(values.dtype) @ values
+    if mask is None:
+        return scores.softmax(dim=-1).to(values.dtype) @ values
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # of infinities alone the softmax is NaN
+    return scores.softmax(dim=-1).to(values.dtype) @ values * mask.any(dim=-1, keepdim=True)
 
 
 class SelfAttention(nn.Module):
@@ -255,6 +261,11 @@ class CrossBertPreTrainedModel(PreTrainedModel):
         if config._attn_implementation not in (None, "sdpa"):
             raise ValueError(f"CrossBERT runs with attn_implementation sdpa, not {config._attn_implementation}")
 
+    def answer(self, output: ModelOutput, return_dict: bool | None) -> ModelOutput | tuple:
+        """What was asked for: the output, or a tuple of what is in it."""
+        wanted = self.config.return_dict if return_dict is None else return_dict
+        return output if wanted else output.to_tuple()
+
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -268,6 +279,7 @@ class CrossBertPreTrainedModel(PreTrainedModel):
 class CrossBertModel(CrossBertPreTrainedModel):
     """The encoder: embedding, blocks and final norm, whose output is the feature."""
 
+    _auto_class = "AutoModel"
     embedding: nn.Embedding
     _keys_to_ignore_on_load_unexpected = [r"^predictor\.", r"^mask$"]  # noqa: RUF012 (the head, when loaded without it)
 
@@ -328,10 +340,8 @@ class CrossBertModel(CrossBertPreTrainedModel):
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states: list[Tensor] | None = [] if wanted else None
         last = self.encode(hidden, position_ids, mask, states=states)
-        told = None if states is None else (*states, last)
-        if return_dict is False:
-            return (last,) if told is None else (last, told)
-        return BaseModelOutput(last_hidden_state=last, hidden_states=told)
+        output = BaseModelOutput(last_hidden_state=last, hidden_states=None if states is None else (*states, last))
+        return self.answer(output, return_dict)
 
 
 class CrossBertForMaskedLM(CrossBertPreTrainedModel):
@@ -339,6 +349,8 @@ class CrossBertForMaskedLM(CrossBertPreTrainedModel):
 
     CrossBERT hides them from the encoder and lets the predictor read them out; BERT puts its mask vector in their place.
     """
+
+    _auto_class = "AutoModelForMaskedLM"
 
     def __init__(self, config: CrossBertConfig) -> None:
         super().__init__(config)
@@ -351,25 +363,40 @@ class CrossBertForMaskedLM(CrossBertPreTrainedModel):
             self.mask = nn.Parameter(torch.empty(config.hidden_size))
         self.post_init()
 
-    def forward(self, input_ids, attention_mask=None, labels=None, return_dict=None, **kwargs):
-        """Logits [b, t, vocabulary], and the mean loss over the positions whose label is not -100."""
+    def forward(
+        self,
+        input_ids,
+        attention_mask=None,
+        labels=None,
+        position_ids=None,
+        output_hidden_states=None,
+        return_dict=None,
+        **kwargs,
+    ):
+        """Logits [b, t, vocabulary], and the mean loss over the positions whose label is not -100.
+
+        Hidden states are the encoder's; CrossBERT's at a masked position are of a query that nobody reads.
+        """
         if self.config.mask_token_id is None:
             raise ValueError("the configuration names no mask_token_id")
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         masked = input_ids == self.config.mask_token_id
         embedded = self.encoder.embedding(input_ids)
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        asked = {"position_ids": position_ids, "output_hidden_states": output_hidden_states, "return_dict": True}
         if self.config.objective == "crossbert":
             visible = present.bool() & ~masked
             # A row of nothing but masks would have no key: it reads its own placeholders.
-            visible = visible | ~visible.any(dim=1, keepdim=True)
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-            context = self.encoder(inputs_embeds=embedded, attention_mask=visible).last_hidden_state
-            readout = self.predictor(context, positions.expand_as(input_ids), positions, visible[:, None, None, :])
+            visible = visible | present.bool() & ~visible.any(dim=1, keepdim=True)
+            encoded = self.encoder(inputs_embeds=embedded, attention_mask=visible, **asked)
+            positions, mask = position_ids.expand_as(input_ids), visible[:, None, None, :]
+            readout = self.predictor(encoded.last_hidden_state, positions, position_ids, mask)
         else:
             embedded = torch.where(masked[..., None], self.mask.to(embedded.dtype), embedded)
-            readout = self.encoder(inputs_embeds=embedded, attention_mask=present).last_hidden_state
+            encoded = self.encoder(inputs_embeds=embedded, attention_mask=present, **asked)
+            readout = encoded.last_hidden_state
         logits = F.linear(readout, self.encoder.embedding.weight)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
-        return MaskedLMOutput(loss=loss, logits=logits)
+        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
+        return self.answer(output, return_dict)

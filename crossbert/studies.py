@@ -76,15 +76,14 @@ def single(key: str, values: Sequence[Any], title: Callable[[Any], str] = _plain
     """An axis of one setting.
 
     Raises:
-        SettingsError: Two values are the same, written differently (1e3, 1000).
+        SettingsError: Two values are the same, be they written differently (1e3, 1000) or not.
     """
-    axis = {title(value): {key: value} for value in values}
-    titles = list(axis)
+    titles = [title(value) for value in values]
     for number, name in enumerate(titles):
-        for other in titles[:number]:
-            if axis[name] == axis[other]:
+        for place, other in enumerate(titles[:number]):
+            if name == other or values[number] == values[place]:
                 raise SettingsError(f"{key}: {other} and {name} are the same value")
-    return axis
+    return {name: {key: value} for name, value in zip(titles, values, strict=True)}
 
 
 def _objectives(base: TrainSettings) -> dict[str, Axis]:
@@ -243,7 +242,7 @@ def members(study: str | None, config: str | None, fixed: Changes, axes: Mapping
     plan = STUDIES[study] if study is not None else Study("")
     axes, configs = dict(axes), [config]
     if "config" in axes:
-        configs = [changes["config"] for changes in axes.pop("config").values()]
+        configs = [changes.get("config") for changes in axes.pop("config").values()]
     elif plan.configs and config is None:
         configs = list(plan.configs)
     found: dict[str, Member] = {}

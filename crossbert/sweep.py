@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crossbert.display import Display
-from crossbert.reading import MARKER, steps_of
+from crossbert.reading import MARKER, step_number, steps_of
 from crossbert.settings import SweepSettings, TrainSettings
 from crossbert.studies import Member, as_axes, flat, members
 from crossbert.swept import MEMBER, RESULT
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.engine.progress import PlainReporter, Reporter
 from frozenprobe.errors import FrozenprobeError, RecordError, SettingsError
-from frozenprobe.files import write_atomically
+from frozenprobe.files import sole_writer, write_atomically
 from frozenprobe.ranks import launched_count, launched_rank
 from frozenprobe.settings import GlueSettings, parse
 
@@ -78,8 +79,7 @@ def plan(settings: SweepSettings, out: Path) -> list[Job]:
     jobs = []
     for member in members(settings.study, settings.config, fixed, axes):
         probe = merge(unflat(flat(settings.probe)), member.probe)
-        if settings.checkpoints != "none":
-            _glue(probe, "-", member.name)
+        _glue(probe, "-", member.name)
         jobs.append(Job(member, out / member.name, probe, settings.checkpoints))
     return jobs
 
@@ -111,13 +111,16 @@ def run_sweep(
     Raises:
         SettingsError: The launcher cannot be used.
         DataError: What is probed cannot be read.
-        RecordError: The folder cannot be written.
+        RecordError: The folder cannot be written, or another sweep is running there.
     """
     if launched_count() > 1:
         raise SettingsError("a sweep is started without torchrun; --launcher slurm gives each of its runs several GPUs")
     waiting = {job.member.name: job for job in jobs if not is_finished(job)}
     if len(waiting) < len(jobs):
         tell(f"{len(jobs) - len(waiting)} of {len(jobs)} runs were finished before")
+    for name, job in waiting.items():
+        if lost := _lost(job):
+            tell(f"{name}: {lost} of its checkpoints were not kept when it was trained, and are not probed")
     if waiting and settings.checkpoints != "none":
         from frozenprobe.suites.glue import load_tasks
 
@@ -131,10 +134,12 @@ def run_sweep(
         folder = out.absolute() / JOBS
         outcomes = run_jobs(works, folder, settings.slurm, cluster=cluster, title="crossbert") if works else iter(())
     failed = {}
-    for name, error in outcomes:
-        if error is not None:
-            failed[name] = error
-        tell(f"{name} {'is done' if error is None else f'failed: {error}'}")
+    # A call that finds the SLURM jobs of another awaits the same ones.
+    with nullcontext() if settings.launcher == "slurm" else sole_writer(out):
+        for name, error in outcomes:
+            if error is not None:
+                failed[name] = error
+            tell(f"{name} {'is done' if error is None else f'failed: {error}'}")
     return failed
 
 
@@ -182,12 +187,12 @@ def _train_and_probe(
     if not first:
         return
     for checkpoint in _probed(job):
-        name = f"{job.member.name}, {checkpoint.name}"
-        run_glue(
-            _glue(job.probe, f"crossbert:{checkpoint}", name),
-            job.folder / "probes" / checkpoint.name,
-            reporter=reporter(),
-        )
+        probe = _glue(job.probe, f"crossbert:{checkpoint}", f"{job.member.name}, {checkpoint.name}")
+        place = job.folder / "probes"
+        try:
+            run_glue(probe, place / checkpoint.name, reporter=reporter())
+        except RecordError as error:  # a sweep overwrites nothing
+            raise RecordError(str(error).replace(" or --overwrite", f", or delete {place}")) from error
     write_atomically(job.folder / RESULT, _json(job.facts))
 
 
@@ -216,6 +221,14 @@ def _probed(job: Job) -> list[Path]:
         return []
     complete = [folder for folder in steps_of(job.folder / "train") if (folder / MARKER).is_file()]
     return complete if job.checkpoints == "all" else complete[-1:]
+
+
+def _lost(job: Job) -> int:
+    """How many checkpoints of an earlier call are to be probed and were not kept."""
+    every, found = job.settings.system.checkpoint_every, [step_number(folder) for folder in _probed(job)]
+    if job.checkpoints != "all" or not every or not found:
+        return 0
+    return len(set(range(every, found[-1], every)) - set(found))
 
 
 def is_finished(job: Job) -> bool:

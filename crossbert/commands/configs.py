@@ -19,8 +19,9 @@ def run(arguments: argparse.Namespace) -> None:
     from crossbert.scaling import NAMED, Published, count_parameters, flops_per_position, named
 
     if arguments.name is not None:
+        model = named(arguments.name).model
         print("[model]")
-        for setting, value in named(arguments.name).model.model_dump().items():
+        for setting, value in model.model_dump().items():
             written = f'"{value}"' if isinstance(value, str) else str(value).lower()
             print(f"{setting} = {written}")
         return

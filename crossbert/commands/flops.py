@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         SettingsError: An unknown configuration or an impossible value.
     """
-    from crossbert.recipes import read_shape
+    from crossbert.recipes import for_objective, read_shape
     from crossbert.scaling import (
         LAWS,
         TOKENS_PER_FLOP,
@@ -31,9 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
         positions_per_sequence,
     )
 
-    base = named(arguments.name).model.model_dump() if arguments.name is not None else None
+    base = named(arguments.name).model.model_dump() if arguments.name is not None else {}
     if arguments.config is not None:
-        base, arguments.config = (base or {}) | read_shape(arguments.config), None
+        shape, arguments.config = read_shape(arguments.config), None
+        base = for_objective(base, shape.get("objective", base.get("objective"))) | shape
+    if "objective" in arguments:  # what belongs to another objective is dropped, as in training
+        base = for_objective(base, arguments.objective)
     model = read_options(arguments, ModelConfig, base)
     counts, positions = count_parameters(model), positions_per_sequence(model)
     paper, exact = (flops_per_position(model, kind) for kind in ("paper", "exact"))

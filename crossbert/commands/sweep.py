@@ -112,6 +112,8 @@ def read_settings(arguments: argparse.Namespace) -> SweepSettings:
     for option in ("config", "checkpoints", "launcher"):
         if (typed := getattr(arguments, option)) is not None:
             values[option] = typed
+    if arguments.probe and values.get("checkpoints") == "none":
+        raise SettingsError("--probe: nothing is probed with --checkpoints none")
     for section in ("train", "axes", "probe", "slurm"):
         if not isinstance(values.setdefault(section, {}), dict):
             raise SettingsError(f"{arguments.sweep}: {section} must be a table")

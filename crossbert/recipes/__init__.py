@@ -47,6 +47,8 @@ def read_recipe(
     if isinstance(model, dict):
         values["model"] = model = _named(model)
         folder = values["data"].get("folder") if isinstance(values.get("data"), dict) else None
+        if folder is not None and not isinstance(folder, (str, Path)):
+            raise SettingsError(f"data.folder: a folder's name in quotes, as in '\"{folder}\"' (got {folder!r})")
         if folder is not None and "vocabulary" not in model:
             model["vocabulary"] = PreparedData.open(Path(folder)).vocabulary
     return parse(TrainSettings, values)
@@ -59,13 +61,15 @@ def read_shape(config: str | Path) -> dict[str, Any]:
         SettingsError: The file cannot be read, or names a configuration that there is not.
     """
     values = _read(str(config))
-    model = values.get("model", values)
+    model = values.get("model", {} if values.keys() & TrainSettings.model_fields.keys() else values)
     if not isinstance(model, (str, dict)):
         raise SettingsError(f"--config {config}: model must be a table")
     return _named({"name": model} if isinstance(model, str) else model)
 
 
 def _read(config: str | Path) -> dict[str, Any]:
+    if not isinstance(config, (str, Path)):
+        raise SettingsError(f"config: a file or a name (got {config!r})")
     if config in NAMED:
         run = NAMED[str(config)]
         return {
@@ -81,7 +85,7 @@ def _read(config: str | Path) -> dict[str, Any]:
         }
     path = Path(config)
     recipe = files("crossbert.recipes") / f"{config}.toml"
-    if not path.exists() and path.suffix != ".toml" and recipe.is_file():
+    if not path.is_file() and path.suffix != ".toml" and recipe.is_file():
         return tomllib.loads(recipe.read_text())
     if not path.exists():
         raise SettingsError(
@@ -123,7 +127,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(place, dict):
             raise SettingsError(f"--set {key}={value}: {table} is no table")
     if key == "model.objective":
-        values["model"] = place = _for_objective(place, value)
+        values["model"] = place = for_objective(place, value)
     place[field] = value
 
 
@@ -133,16 +137,22 @@ def _named(model: dict[str, Any]) -> dict[str, Any]:
     name = fields.pop("name", None)
     if name is None:
         return fields
-    shape = _shape(named(name))
-    return _for_objective(shape, fields.get("objective", shape["objective"])) | fields
+    shape = _shape(_published(name))
+    return for_objective(shape, fields.get("objective", shape["objective"])) | fields
 
 
-def _for_objective(fields: dict[str, Any], objective: str) -> dict[str, Any]:
+def for_objective(fields: dict[str, Any], objective: Any) -> dict[str, Any]:
     """The fields of a model without what only another objective has, if they were of another."""
-    default = named(fields["name"]).model.objective if "name" in fields else "crossbert"
+    default = _published(fields["name"]).model.objective if "name" in fields else "crossbert"
     if fields.get("objective", default) == objective:
         return fields
     return {name: value for name, value in fields.items() if name not in OWNERS and name != "mask_ratio"}
+
+
+def _published(name: Any) -> Published:
+    if not isinstance(name, str):
+        raise SettingsError(f"model.name: the name of a configuration (got {name!r})")
+    return named(name)
 
 
 def _shape(run: Published) -> dict[str, Any]:

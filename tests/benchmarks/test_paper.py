@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -289,3 +290,77 @@ def test_wrong_folders_are_one_line(tmp_path, capsys):
     (tmp_path / "member.json").write_text("{")
     assert main(["table2", str(tmp_path)]) == 2
     assert "member.json is damaged" in capsys.readouterr().err
+
+
+def cut_off(folder, *, units=3):
+    """Leaves so many tasks of a run's last probing, as a kill does."""
+    for file in sorted((folder / "probes" / "step-100" / "units").glob("*.parquet"))[units:]:
+        file.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("entry", ["table1", "table3", "table5"])
+def test_a_row_that_lacks_tasks_has_no_average(entry, tmp_path):
+    more = {"model__objective": "bert", "layers": ("last", "3", "2", "1")} if entry == "table1" else {}
+    swept(tmp_path / "whole", 0.8, **more)
+    cut_off(swept(tmp_path / "part", 0.7, steps=(100,), model__layers=3, **more))
+    text = printed(entry, tmp_path)
+    table = TABLES[entry](read_records([tmp_path]))[0]
+    part, whole = ([line for line in table.lines if f"{n} x 32" in " ".join(line.about)] for n in (3, 4))
+    assert len(part) == len(whole) == 2
+    assert not any({"avg", "last", "gain"} & line.scores.keys() for line in part)
+    assert all({"avg", "last"} & line.scores.keys() for line in whole)
+    (note,) = re.findall(r"^.* has no average.*$", text, re.MULTILINE)
+    assert "3 x 32" in note
+    assert note.count(",") >= 5  # five tasks of eight
+    assert "averages are over" not in text  # those that are left are over the eight of GLUE
+
+
+def test_a_seed_that_lacks_tasks_takes_the_average_of_its_line(tmp_path):
+    swept(tmp_path / "s0", 0.8)
+    cut_off(swept(tmp_path / "s1", 0.8, seed=1))
+    swept(tmp_path / "other", 0.8, model__layers=3)
+    found = [line for line in lines("table5", tmp_path) if line.source == "measured, honest"]
+    assert [("avg" in line.scores, line.spread) for line in found] == [(True, None), (False, None)]
+
+
+def test_figures_leave_out_averages_over_other_tasks_and_say_so(tmp_path):
+    swept(tmp_path / "a", 0.8)
+    part = cut_off(swept(tmp_path / "b", 0.5, model__layers=3))
+    records = read_records([tmp_path])
+    figure = FIGURES["figure1"](records, "honest")
+    whole = next(run for run in records.swept if run.name == "a")
+    assert curves(figure.axes[0])["CrossBERT, linear"].get_xdata() == pytest.approx([whole.flops()])
+    assert "CrossBERT 3 x 32 + 1 x 32 is left out of the linear mean: it lacks " in figure.get_supxlabel()
+    assert "left out of the kNN mean" in FIGURES["figure4"](records, "honest").get_supxlabel()
+    figure = FIGURES["figure6"](records, "honest")
+    assert list(curves(figure.axes[0])["CrossBERT, b"].get_xdata()) == [50]
+    assert f"{part.name}, step 100 is left out: it lacks " in figure.get_supxlabel()
+
+
+def test_copies_are_no_seeds(tmp_path, capsys):
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        swept(sweep / f"s{seed}", 0.5, seed=seed)
+    (expected,) = [line for line in lines("table5", sweep) if line.source == "measured, honest"]
+    (tmp_path / "other").mkdir()
+    again = tmp_path / "other" / ".." / "sweep"
+    assert printed("table5", sweep, again) == printed("table5", sweep)
+    copy = shutil.copytree(sweep / "s0", tmp_path / "other" / "s0")
+    (line,) = [line for line in lines("table5", tmp_path) if line.source == "measured, honest"]
+    assert line == expected
+    assert f"{sweep / 's0'} has the seed and the settings of {copy}: counted once" in printed("table5", tmp_path)
+    assert len(read_records([tmp_path]).swept) == 2
+    assert main(["figure7", str(tmp_path), "--out", str(tmp_path / "x.png")]) == 0
+    assert "counted once" in capsys.readouterr().out
+
+
+def test_a_run_that_was_probed_twice_is_one_seed(tmp_path):
+    run = swept(tmp_path / "s0", 0.5)
+    again = shutil.copytree(run / "probes" / "step-100", tmp_path / "scores")
+    manifest = json.loads((again / "manifest.json").read_text())
+    manifest["settings"]["encoder"]["ckpt"] = f"crossbert:{run}/train/step-100"
+    (again / "manifest.json").write_text(json.dumps(manifest))
+    (line,) = [line for line in lines("table5", tmp_path) if line.source == "measured, honest"]
+    assert line.spread is None
+    assert f"{again} and {run}/probes/step-100 are of one training: counted once" in printed("table5", tmp_path)

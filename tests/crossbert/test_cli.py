@@ -10,6 +10,7 @@ from crossbert.checkpoint import checkpoints
 from crossbert.cli import COMMANDS, main
 from crossbert.recipes import read_recipe
 from crossbert.scaling import NAMED
+from frozenprobe.errors import SettingsError
 
 
 def code_of(*argv):
@@ -49,6 +50,17 @@ def test_prepare_then_train_from_the_terminal(tiny_config, tmp_path, capsys):
         ),
         (["train", "--config", "smoke", "--set", "data.folder=absent"], "absent is not prepared data"),
         (["train", "--config", "smoke", "--set", "model.name=huge"], "there is no configuration 'huge'"),
+        (
+            ["train", "--config", "smoke", "--set", "model.name=[1]"],
+            "model.name: the name of a configuration (got [1])",
+        ),
+        (["train", "--config", "smoke", "--set", "model.name=[1]", "model.objective=bert"], "model.name: "),
+        (["train", "--config", "smoke", "--set", "data.folder=2024"], "data.folder: "),
+        (["train", "--config", "smoke", "--set", "data.folder=2024-01-01"], "data.folder: "),
+        (["train", "--config", "smoke", "--set", "data.folder=true"], "data.folder: "),
+        (["sweep", "--config", "smoke", "--set", "data.folder=2024", "--dry-run"], "data.folder: "),
+        (["sweep", "--set", "config=1,2", "--dry-run"], "config: a file or a name (got 1)"),
+        (["configs", "nope"], "there is no configuration 'nope'"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(argv, message, tmp_path, monkeypatch, capsys):
@@ -71,6 +83,17 @@ def test_help_needs_no_torch():
     code = "import sys, crossbert.cli\ntry: crossbert.cli.main(['--help'])\nexcept SystemExit: pass\n"
     code += "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_folder_hides_no_recipe(tiny_data, tmp_path, monkeypatch):
+    changes = [f"data.folder={tiny_data}"]
+    expected = read_recipe("smoke", changes)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smoke").mkdir()
+    assert read_recipe("smoke", changes) == expected
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(SettingsError, match=r"^--config mine: .*Is a directory"):
+        read_recipe("mine", changes)
 
 
 @pytest.mark.parametrize("recipe", ["smoke", "pico", "nano", "small", *NAMED])

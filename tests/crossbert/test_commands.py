@@ -63,6 +63,9 @@ def test_flops_of_a_named_model_and_of_one_described_by_options(capsys, tmp_path
     assert "total 103.28" in capsys.readouterr().out
 
 
+SIZE_77M = ["--width", "576", "--layers", "12", "--heads", "9"]
+
+
 def test_flops_takes_what_train_takes(capsys, tmp_path):
     described = [
         "--width",
@@ -78,7 +81,18 @@ def test_flops_takes_what_train_takes(capsys, tmp_path):
     ]
     file = tmp_path / "mine.toml"
     file.write_text('steps = 3\nmodel = "bert-77m"\n')
-    for same in (["--config", "nano"], described), (["--config", str(file)], ["bert-77m"]):
+    plain = tmp_path / "plain.toml"
+    plain.write_text("steps = 3\n[optimiser]\nwarmup_steps = 1\n")
+    flat = ["--objective", "bert", "--width", "640", "--layers", "15", "--heads", "10"]
+    for same in (
+        (["--config", "nano"], described),
+        (["--config", str(file)], ["bert-77m"]),
+        (["--config", str(plain)], []),
+        (["crossbert-62m", "--objective", "bert"], flat),
+        (["--config", "nano", "--objective", "bert"], ["--objective", "bert", *described[:6], *described[8:]]),
+        (["bert-77m", "--objective", "crossbert", "--predictor-layers", "2"], ["--predictor-layers", "2", *SIZE_77M]),
+        (["crossbert-62m", "--config", str(file)], ["bert-77m"]),
+    ):
         out = []
         for words in same:
             run(flops, *words)

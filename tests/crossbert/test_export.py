@@ -123,9 +123,33 @@ print(json.dumps(result))
 """
 
 
+def save_again(out, again):
+    """Loads an export by this package's own classes, and saves it as whoever finetuned it would."""
+    objective = json.loads((out / "config.json").read_text())["objective"]
+    auto = AutoModel if objective == "electra" else AutoModelForMaskedLM
+    auto.from_pretrained(out).save_pretrained(again)
+    AutoTokenizer.from_pretrained(out).save_pretrained(again)
+    return again
+
+
+def test_saving_again_writes_the_source_too(exported, tmp_path):
+    _, out = exported
+    again = save_again(out, tmp_path / "again")
+    source = out / "modeling_crossbert.py"
+    assert (again / source.name).read_text() == source.read_text()
+    first, second = (json.loads((folder / "config.json").read_text())["auto_map"] for folder in (out, again))
+    assert first == second
+    encoder = tmp_path / "encoder"
+    AutoModel.from_config(AutoModel.from_pretrained(out).config).save_pretrained(encoder)
+    assert (encoder / source.name).exists()
+
+
 @pytest.mark.slow  # two new processes import transformers and sentence-transformers
-def test_it_loads_where_this_package_is_not_installed(exports):
+@pytest.mark.parametrize("times", ["once", "again"])
+def test_it_loads_where_this_package_is_not_installed(exports, times, tmp_path):
     folders = {objective: str(out) for objective, (_, out) in exports.items()}
+    if times == "again":
+        folders = {name: str(save_again(out, tmp_path / name)) for name, (_, out) in exports.items()}
     arguments = [sys.executable, "-c", ELSEWHERE, json.dumps([folders, TEXTS])]
     process = subprocess.run(arguments, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
@@ -276,3 +300,53 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 def test_an_unknown_attention_kernel_is_refused(exported):
     with pytest.raises(ValueError, match="attn_implementation sdpa"):
         AutoModel.from_pretrained(exported[1], attn_implementation="eager")
+
+
+def masked_lm(exports, objective):
+    """The exported masked LM, and ids without any mask in them."""
+    out = exports[objective][1]
+    loaded = AutoModelForMaskedLM.from_pretrained(out).eval()
+    ids = tiny.batch()[0].clamp_min(10)
+    ids[ids == loaded.config.mask_token_id] = 9
+    return loaded, ids
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("objective", ["crossbert", "bert"])
+def test_padding_moves_nothing_and_a_row_of_it_is_finite(exports, objective, gradients):
+    loaded, ids = masked_lm(exports, objective)
+    ids[0] = loaded.config.mask_token_id
+    present = torch.ones_like(ids)
+    present[:, 18:] = 0
+    present[1] = 0
+    with torch.set_grad_enabled(gradients):
+        short = loaded(ids[:, :18], attention_mask=present[:, :18]).logits
+        padded = [loaded(torch.where(present == 1, ids, pad), attention_mask=present).logits[:, :18] for pad in (1, 7)]
+    rows = [0, 1, 2] if objective == "crossbert" else [0, 2]  # a row of padding still reads each token's own embedding
+    for logits in padded:
+        assert torch.isfinite(logits).all()
+        assert torch.allclose(logits[rows], short[rows], atol=1e-5)
+    if gradients:
+        padded[0].sum().backward()
+        assert all(torch.isfinite(weight.grad).all() for weight in loaded.parameters())
+
+
+@pytest.mark.parametrize("objective", ["crossbert", "bert"])
+def test_the_masked_lm_gives_what_it_is_asked_for(exports, objective):
+    loaded, ids = masked_lm(exports, objective)
+    with torch.no_grad():
+        whole = loaded(ids, labels=ids, output_hidden_states=True)
+        assert len(whole.hidden_states) == 3
+        expected = loaded.encoder(ids, output_hidden_states=True).hidden_states  # nothing is masked
+        assert all(map(torch.equal, whole.hidden_states, expected))
+        assert loaded(ids).hidden_states is None
+        shifted = torch.arange(ids.shape[1])[None] * 2
+        assert torch.equal(loaded(ids, position_ids=shifted // 2).logits, whole.logits)
+        assert not torch.allclose(loaded(ids, position_ids=shifted).logits, whole.logits, atol=1e-3)
+        asked = loaded(ids, labels=ids, output_hidden_states=True, return_dict=False)
+        loaded.config.return_dict = False
+        for loss, logits, states in (asked, loaded(ids, labels=ids, output_hidden_states=True)):
+            assert (loss, len(states)) == (whole.loss, 3)
+            assert torch.equal(logits, whole.logits)
+        (last,) = loaded.encoder(ids)
+        assert torch.equal(last, expected[-1])

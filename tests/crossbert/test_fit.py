@@ -93,6 +93,20 @@ def test_without_a_column_model_runs_are_grouped_by_compute(tmp_path):
     assert len(keep_best(read_sweep(file), 3)) == 9
 
 
+def test_runs_without_a_name_are_grouped_by_compute(tmp_path):
+    file = tmp_path / "sweep.jsonl"
+    for empty in ("", None):
+        frame = sweep()
+        frame["model"] = frame["model"].where(frame["compute"] > 1e18, empty)
+        frame.to_json(file, orient="records", lines=True)
+        best = keep_best(read_sweep(file), 3)
+        assert sorted(best["model"].unique()) == ["1.00e+17", "1.00e+18", "m1e+19"]
+        assert len(best) == 9
+    file.write_text('{"compute": 1, "learning_rate": 1, "batch_tokens": 1, "loss": 1, "model": ["a"]}\n')
+    with pytest.raises(DataError, match=r"model of row 1 is \['a'\], not a name"):
+        run(file)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

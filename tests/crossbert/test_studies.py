@@ -99,6 +99,10 @@ def test_the_data_may_be_an_axis(tiny_data, tmp_path, monkeypatch):
 def test_one_value_written_twice_is_refused():
     with pytest.raises(SettingsError, match=r"^steps: 1000\.0 and 1000 are the same value"):
         read_axes(["steps=1e3,1000"])
+    with pytest.raises(SettingsError, match=r"^seed: 0 and 0 are the same value"):
+        read_axes(["seed=0,1,0"])
+    with pytest.raises(SettingsError, match=r"^seed: 0 and 0 are the same value"):
+        as_axes({"seed": [0, 0]})
 
 
 def test_an_impossible_run_is_named_before_anything_is_trained(tiny_config):

@@ -21,6 +21,7 @@ from crossbert.scaling import paper_flops
 from crossbert.settings import SlurmSettings
 from crossbert.swept import read_sweeps, size
 from frozenprobe.engine.cluster import run_jobs
+from frozenprobe.files import sole_writer
 from frozenprobe.records.reading import read_run
 from tests.jobs import Job
 
@@ -40,6 +41,10 @@ def command(tiny_config, tmp_path):
     """A sweep of two masking ratios, and where it goes."""
     out = tmp_path / "sweep"
     return out, ["--config", tiny_config, "--set", *SHORT, "model.mask_ratio=0.25,0.5", "--probe", *PROBE, "--out", out]
+
+
+def without_probe(words):
+    return [*words[: words.index("--probe")], *words[words.index("--out") :], "--checkpoints", "none"]
 
 
 def files(out):
@@ -85,15 +90,31 @@ def test_what_is_finished_is_not_done_again(command, capsys):
     assert all(after[path] == before[path] for path in before if "mask_ratio=0.25" in str(path))
     assert len(read_sweeps([out])[1].probes) == 2
     assert sweep(*words, "--probe", "probes.max_train=40", "--quiet") == 2  # other records than those that are there
-    assert "2 of 2 runs failed" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "2 of 2 runs failed" in told
+    probes = out / "mask_ratio=0.5" / "probes"
+    assert f"; choose another --out, or delete {probes}" in told
+    assert "--overwrite" not in told  # which a sweep does not have
+
+
+def test_checkpoints_that_were_not_kept_are_told(command, capsys):
+    words = command[1]
+    words[words.index("system.checkpoint_every=2")] = "system.checkpoint_every=1"
+    assert sweep(*without_probe(words), "--quiet") == 0
+    assert capsys.readouterr().err == ""
+    assert sweep(*words) == 0
+    told = capsys.readouterr().err
+    for ratio in ("0.25", "0.5"):
+        assert f"mask_ratio={ratio}: 2 of its checkpoints were not kept when it was trained, and are not probed" in told
 
 
 def test_runs_that_were_probed_otherwise_are_named_below_the_table(tiny_config, tmp_path, capsys):
     out = tmp_path / "sweep"
     for ratio, rows in (("0.25", 50), ("0.5", 40)):
-        axes = ["--set", *SHORT, f"model.mask_ratio={ratio},{ratio}0"]
+        file = tmp_path / "axes.toml"
+        file.write_text(f'checkpoints = "last"\naxes.model.mask_ratio = [{ratio}]\n')
         probe = ["--probe", *PROBE, f"probes.max_train={rows}"]
-        assert sweep("--config", tiny_config, *axes, *probe, "--out", out, "--checkpoints", "last", "--quiet") == 0
+        assert sweep(file, "--config", tiny_config, "--set", *SHORT, *probe, "--out", out, "--quiet") == 0
         told = capsys.readouterr().out.splitlines()[-1]
     assert told == "not measured alike: train rows 50 (mask_ratio=0.25), 40 (mask_ratio=0.5)"
 
@@ -111,6 +132,20 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(command, capsys):
     assert [run.name for run in read_sweeps([out])] == ["mask_ratio=0.5"]
     assert (out / "mask_ratio=0.25" / "thesis.txt").read_text() == "mine"
     assert "mask_ratio=0.5" in printed.out
+
+
+def test_one_sweep_at_a_time_in_a_folder(command, submitit, capsys):
+    out, words = command
+    words = without_probe(words)
+    with sole_writer(out):
+        for launcher in ("local", "submitit-local"):
+            assert sweep(*words, "--launcher", launcher) == 2
+            printed = capsys.readouterr()
+            assert printed.err.startswith(f"crossbert: another process is writing to {out}; ")
+            assert printed.err.count("\n") == 1
+            assert read_sweeps([out]) == []
+        assert sweep(*words, "--launcher", "slurm", "--slurm", "gpus=0") == 0  # awaits the same jobs
+    assert sweep(*words) == 0
 
 
 @pytest.mark.slow
@@ -147,6 +182,7 @@ def test_a_killed_sweep_goes_on_where_it_was(command):
         (["--probe", "encoder.ckpt=x"], "a sweep's own checkpoints are probed"),
         (["--probe", "probes.draws=0"], "probes.draws"),
         (["--probe", "suite=builtin", "tasks=nonsense"], "nonsense"),
+        (["--probe", "probes.draws=2", "--checkpoints", "none"], "--probe: nothing is probed with --checkpoints none"),
         (["--slurm", "queue=x"], "unknown setting slurm.queue"),
         (["--checkpoints", "best"], "checkpoints: "),
         (["--launcher", "slurm", "--checkpoints", "none"], "submitit is not installed"),
@@ -161,6 +197,13 @@ def test_wrong_input_is_one_line_and_nothing_is_trained(words, message, tiny_con
     assert not (tmp_path / "out").exists()
     assert sweep("--config", tiny_config) == 2
     assert "--out DIR is required" in capsys.readouterr().err
+
+
+def test_options_of_a_file_are_checked_even_where_nothing_is_probed(tiny_config, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'config = "{tiny_config}"\n[probe]\nfoo = 1\n')
+    assert sweep(file, "--checkpoints", "none", "--out", tmp_path / "out") == 2
+    assert "unknown setting foo" in capsys.readouterr().err
 
 
 def test_a_sweep_from_a_file_and_what_is_typed_over_it(tiny_config, tmp_path, capsys, monkeypatch):
