@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from frozenprobe.errors import DataError
+from frozenprobe.files import checksum
 
 FORMAT = 1
 PIECE, PIECES = 1 << 20, 64  # of a large file's content that tell it from another
@@ -86,11 +86,9 @@ def verify(folder: Path, manifest: dict[str, Any]) -> None:
     verify_tokenizer(folder, manifest)
     for shards in manifest["shards"].values():
         for shard in shards:
-            path, found = folder / shard["file"], 0
+            path = folder / shard["file"]
             try:
-                with path.open("rb") as file:
-                    while block := file.read(1 << 24):
-                        found = zlib.crc32(block, found)
+                found = checksum(path)
             except OSError as error:
                 raise DataError(f"{path}: cannot be read: {error.strerror or error}; {again(folder)}") from error
             if found != shard["crc32"]:

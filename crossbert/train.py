@@ -33,7 +33,6 @@ from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
 from crossbert.reading import step_number
 from crossbert.settings import TrainSettings
-from crossbert.tokenizer import load_tokenizer
 from frozenprobe.errors import DataError, FrozenprobeError, RecordError, SettingsError
 from frozenprobe.files import sole_writer, write_atomically
 from frozenprobe.records.provenance import provenance
@@ -165,7 +164,7 @@ class _Run:
     ) -> None:
         self._settings, self._out, self._here = settings, out, here
         self._callbacks, self._display = callbacks, display
-        self._tokenizer = load_tokenizer(data.folder / "tokenizer").tokenizer
+        self._tokenizer = data.load_tokenizer().tokenizer
         self._dtype = DTYPES[settings.dtype]
         self._share = Share(here.rank, here.count, settings.system.accumulation)
         self._share.slices(settings.data.batch)  # an indivisible batch is refused before anything is built
