@@ -192,7 +192,9 @@ def test_unknown_scheme():
 
 
 @pytest.mark.parametrize("ckpt", ["/no/such/folder", "./nowhere", "a/b/c", "../x", "no such folder"])
-def test_missing_folder(ckpt):
+def test_missing_folder(ckpt, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     assert "there is no such folder" in message(ckpt)
     assert "no folder" in message(f"hf:{ckpt}")
 
