@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from crossbert.distributed import Ranks
-from crossbert.reading import MARKER, damaged_file, step_number, steps_of
+from crossbert.reading import MARKER, damage, step_number, steps_of
 from frozenprobe.errors import RecordError
 from frozenprobe.files import checksum, write_whole
 
@@ -61,10 +61,8 @@ def load_state(checkpoint: Path, state: dict[str, Any], here: Ranks) -> None:
     Raises:
         RecordError: It is damaged or belongs to another model.
     """
-    if damaged := damaged_file(checkpoint, "state"):
-        raise RecordError(
-            f"{damaged} is damaged: its checksum is not the one noted; remove {checkpoint.name} to go on earlier"
-        )
+    if wrong := damage(checkpoint, "state"):
+        raise RecordError(f"{wrong}; remove {checkpoint.name} to go on earlier")
     try:
         dcp.load(state, checkpoint_id=checkpoint / "state", process_group=here.checkpoint_group)
     except (CheckpointException, OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
@@ -167,11 +165,14 @@ class Checkpoints:
             raise RecordError(f"cannot write {folder}: {_reason(error)}; the checkpoint before it is kept") from error
 
     def _drop_old(self, newest: int) -> None:
-        for old in checkpoints(self._run)[: -self._keep] if self._keep else ():
+        """Removes checkpoints beyond those that are kept, and what a kill left of others; links and foreign folders stay."""
+        own = [folder for folder in steps_of(self._run) if (folder / "state").exists() and not folder.is_symlink()]
+        complete = [folder for folder in own if (folder / MARKER).exists()]
+        for old in complete[: -self._keep] if self._keep else ():
             (old / MARKER).unlink()  # first, so that half a checkpoint is never taken for one
-        for folder in steps_of(self._run):
-            if step_number(folder) < newest and not (folder / MARKER).exists():  # by this, or by a kill
-                shutil.rmtree(folder)
+        for folder in own:
+            if step_number(folder) < newest and not (folder / MARKER).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

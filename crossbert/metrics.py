@@ -70,11 +70,28 @@ class _Hosted:
         self._module.finish()
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Checks that trackers are installed.
+
+    Raises:
+        SettingsError: One is not.
+    """
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError:
+            raise _not_installed(name) from None
+
+
+def _not_installed(name: str) -> SettingsError:
+    return SettingsError(f"system.trackers: {name} is not installed; pip install 'frozenprobe[{name}]'")
+
+
 def _tracker(name: str, run: Path, first_step: int, settings: Row) -> Tracker:
     try:
         return _TensorBoard(run, first_step, settings) if name == "tensorboard" else _Hosted(name, run, settings)
     except ImportError:
-        raise SettingsError(f"system.trackers: {name} is not installed; pip install 'frozenprobe[{name}]'") from None
+        raise _not_installed(name) from None
 
 
 class MetricsLog:

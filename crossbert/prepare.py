@@ -80,7 +80,7 @@ def prepare(settings: PrepareSettings, out: Path, display: Display | None = None
     """
     display = display or Display()
     identity = _identity(settings)
-    if out.exists():
+    if out.exists() or out.is_symlink():
         return _finished(out, identity, display)
     partial = out.absolute().parent / f".{out.name}.preparing"
     with sole_writer(partial):

@@ -75,24 +75,33 @@ def find_checkpoint(path: Path) -> Path:
     raise EncoderError(f"{path} is no training checkpoint: expected step-N, or a folder that holds some")
 
 
-def damaged_file(folder: Path, part: str) -> Path | None:
-    """A file of a complete step that is missing or not what was written, if there is one.
+def damage(folder: Path, part: str) -> str | None:
+    """What is wrong with a part of a step, in words, by the checksums that were noted when it was written.
 
     Args:
-        folder: The step.
+        folder: The step; one that was never completed has noted nothing, and neither had those of earlier versions.
         part: A file of it, or a folder with all its files.
     """
-    marker = (folder / MARKER).read_text()
-    noted: dict[str, int] = json.loads(marker) if marker else {}  # the first checkpoints noted nothing
+    marker = folder / MARKER
+    try:
+        content = marker.read_text() if marker.is_file() else ""
+        noted = dict[str, int](json.loads(content)) if content else {}
+    except (OSError, ValueError, TypeError):
+        return f"{marker} is damaged"
     for name, expected in noted.items():
         if name == part or name.startswith(f"{part}/"):
             try:
                 found = checksum(folder / name)
-            except OSError:
-                return folder / name
+            except OSError as error:
+                return f"{folder / name} cannot be read: {error.strerror}"
             if found != expected:
-                return folder / name
+                return f"{folder / name} is damaged: its checksum is not the one noted in {MARKER}"
     return None
+
+
+def _require_whole(folder: Path, part: str) -> None:
+    if wrong := damage(folder, part):
+        raise EncoderError(wrong)
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,7 @@ def read_config(folder: Path) -> Saved:
         EncoderError: They are missing or damaged.
     """
     file = folder / "config.json"
+    _require_whole(folder, file.name)
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         model, step = parse(ModelConfig, values["model"]), int(values["step"])
@@ -143,8 +153,7 @@ def read_model(folder: Path, config: ModelConfig) -> PretrainingModel:
     from crossbert.model import build_model
 
     file = folder / "model.safetensors"
-    if file.is_file() and damaged_file(folder, file.name):
-        raise EncoderError(f"{file} is damaged: its checksum is not the one noted in {MARKER}")
+    _require_whole(folder, file.name)
     try:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
@@ -176,6 +185,7 @@ def read_tokenizer(folder: Path, config: ModelConfig) -> Any:
     place = folder / "tokenizer"
     if not place.is_dir():
         raise EncoderError(f"{folder} has no tokenizer folder")
+    _require_whole(folder, place.name)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(place)
     except Exception as error:  # tokenizers raises bare Exceptions

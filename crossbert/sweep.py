@@ -21,7 +21,7 @@ from crossbert.swept import MEMBER, RESULT
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.engine.progress import PlainReporter, Reporter
 from frozenprobe.errors import FrozenprobeError, RecordError, SettingsError
-from frozenprobe.files import sole_writer, write_atomically
+from frozenprobe.files import TEMPORARY, sole_writer, write_atomically
 from frozenprobe.ranks import launched_count, launched_rank
 from frozenprobe.settings import GlueSettings, parse
 
@@ -205,7 +205,8 @@ def _claim(job: Job) -> None:
     member = job.member
     values = {"config": member.config, "axes": member.axes, "settings": job.settings.model_dump(mode="json")}
     path = job.folder / MEMBER
-    if job.folder.exists() and any(job.folder.iterdir()) and not path.exists():
+    held = [entry for entry in job.folder.glob("*") if not entry.name.startswith(TEMPORARY)]
+    if held and not path.exists():
         raise RecordError(f"{job.folder} holds other files; choose another --out")
     if (job.folder / "train" / "run.json").exists() and path.exists():
         return  # training itself refuses to go on with other settings

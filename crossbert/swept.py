@@ -30,11 +30,12 @@ from crossbert.settings import TrainSettings
 from frozenprobe.errors import RecordError
 from frozenprobe.files import write_atomically
 from frozenprobe.records.reading import Run, read_run
-from frozenprobe.reports.conditions import conditions, unlike
+from frozenprobe.reports.conditions import Conditions, conditions, unlike
 from frozenprobe.reports.summary import summarise
 from frozenprobe.settings import parse
 
 MEMBER, RESULT, TABLE = "member.json", "result.json", "sweep.csv"
+PROBES = ("ridge", "knn")
 TITLES = {"crossbert": "CrossBERT", "bert": "BERT", "electra": "Electra"}
 
 
@@ -165,7 +166,7 @@ def table(runs: Sequence[SweptRun]) -> pd.DataFrame:
             }
         )
         if run.probes:
-            for probe in ("ridge", "knn"):
+            for probe in PROBES:
                 for protocol in ("honest", "paper"):
                     rows[-1][f"{probe}_{protocol}"] = mean_score(run.probes[-1], probe, protocol)
     return pd.DataFrame(rows).drop(columns="validation_loss", errors="ignore")
@@ -176,9 +177,11 @@ def differently_probed(runs: Sequence[SweptRun]) -> list[str]:
     rows = []
     for run in (run for run in runs if run.is_finished and run.probes):
         probed = run.probes[-1]
-        scored = [(unit, row) for unit in probed.units for row in unit.rows if row["is_headline"]]
-        linear = [(unit, row) for unit, row in scored if row["kind"] == "score" and row["probe"] == "ridge"]
-        rows.append((run.name, conditions(probed, "ridge", linear)))
+        rows.append((run.name, Conditions({"tasks": " + ".join(unit.title for unit in probed.units)})))
+        for probe in PROBES:
+            scored = [(unit, row) for unit in probed.units for row in unit.rows if row["probe"] == probe]
+            headline = [(unit, row) for unit, row in scored if row["kind"] == "score" and row["is_headline"]]
+            rows.append((run.name, conditions(probed, probe, headline)))
     return unlike(rows)
 
 

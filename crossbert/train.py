@@ -28,7 +28,7 @@ from crossbert.checkpoint import Checkpoints, checkpoints, load_state, training_
 from crossbert.data import Batch, BatchMaker, Loader, Order, PreparedData, Share
 from crossbert.display import Display
 from crossbert.distributed import Parallel, Ranks, parallelise, ranks
-from crossbert.metrics import MetricsLog, Row, Speed, graphs, measured_peak, memory_bytes
+from crossbert.metrics import MetricsLog, Row, Speed, graphs, measured_peak, memory_bytes, require_trackers
 from crossbert.model import PretrainingModel, build_model
 from crossbert.optimiser import Guard, build_optimiser, gradient_norm, learning_rate, scale_gradients
 from crossbert.reading import step_number
@@ -168,6 +168,7 @@ class _Run:
         self._dtype = DTYPES[settings.dtype]
         self._share = Share(here.rank, here.count, settings.system.accumulation)
         self._share.slices(settings.data.batch)  # an indivisible batch is refused before anything is built
+        require_trackers(settings.system.trackers)
         length = settings.model.sequence_length
         train = data.split("train", length)
         validation = {"validation": data.split("validation", length)}

@@ -61,7 +61,10 @@ def read_shape(config: str | Path) -> dict[str, Any]:
         SettingsError: The file cannot be read, or names a configuration that there is not.
     """
     values = _read(str(config))
-    model = values.get("model", {} if values.keys() & TrainSettings.model_fields.keys() else values)
+    of_training = values.keys() & TrainSettings.model_fields.keys()
+    if of_training and (unknown := values.keys() - of_training):
+        raise SettingsError(f"--config {config}: unknown setting {min(unknown)}; a model's stand under [model]")
+    model = values.get("model", {} if of_training else values)
     if not isinstance(model, (str, dict)):
         raise SettingsError(f"--config {config}: model must be a table")
     return _named({"name": model} if isinstance(model, str) else model)

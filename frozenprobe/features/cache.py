@@ -168,7 +168,7 @@ class FeatureCache:
         now = time.time()
         total = sum(size for _, size, _ in files)
         for path, size, used in files:
-            abandoned = path.name.startswith(TEMPORARY) and now - used > _ABANDONED_SECONDS
+            abandoned = _is_unfinished(path) and now - used > _ABANDONED_SECONDS
             if abandoned or (total > limit_bytes and path.suffix == SUFFIX):
                 # A process that reads it keeps its mapping: the bytes go when it is done.
                 _remove(path)
@@ -188,7 +188,7 @@ class FeatureCache:
     def _files(self) -> Iterator[tuple[Path, int, float]]:
         """Every segment and unfinished file with its size and time of last use."""
         for path in self._tree.rglob("*"):
-            if path.suffix == SUFFIX or path.name.startswith(TEMPORARY):
+            if path.suffix == SUFFIX or _is_unfinished(path):
                 try:
                     status = path.stat()
                 except OSError:  # another process removed it
@@ -297,6 +297,11 @@ def _add(store: Path, about: dict[str, object], view: View, keys: np.ndarray, ro
     if not description.exists():
         write_whole(description, json.dumps(about, indent=1).encode())
     return write_segment(folder, keys, rows)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a file was never given its name; earlier versions marked such files at the end."""
+    return path.name.startswith(TEMPORARY) or path.suffix == ".writing"
 
 
 def _remove(path: Path) -> None:

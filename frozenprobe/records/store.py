@@ -301,6 +301,14 @@ def _is_foreign(unit: Unit, manifest: dict[str, Any]) -> bool:
     return unit.run_id not in (None, manifest.get(RUN_ID))
 
 
+def _is_unit(file: Path) -> bool:
+    """Whether a file is a whole unit."""
+    try:
+        return _read_unit(file, headline_only=True) is not None
+    except FileNotFoundError:
+        return False
+
+
 def _read_unit(file: Path, *, headline_only: bool) -> Unit | None:
     """The unit that a file holds, or None where it is damaged."""
     try:
@@ -361,7 +369,9 @@ def _require_ours(folder: Path, entries: Sequence[str], overwrite: bool, leaves:
         manifest = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         manifest = {}  # damaged; what else lies there decides
-    looks_ours = bool(OURS & set(held)) and set(held) <= OURS | TABLES | set(leaves)
+    # Folders beside the records may be anybody's, unless a unit of ours says that a run was here.
+    known = OURS | TABLES | (set(leaves) if any(map(_is_unit, folder.glob("units/*.parquet"))) else set())
+    looks_ours = bool(OURS & set(held)) and set(held) <= known
     ours = isinstance(manifest, dict) and ("schema_version" in manifest or (not manifest and looks_ours))
     if not ours:
         raise RecordError(f"{folder} holds other files; choose an empty or new folder for --out")

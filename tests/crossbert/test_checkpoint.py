@@ -27,6 +27,30 @@ def test_old_checkpoints_go_and_all_stay_where_that_is_asked_for(tiny, tmp_path)
     assert len(checkpoints(tmp_path / "all")) == 5
 
 
+def test_links_and_folders_of_others_are_left_alone(tiny, tmp_path):
+    train(tiny(), tmp_path / "other")
+    archive = tmp_path / "other" / "step-10"
+    before = sorted(archive.rglob("*"))
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), out, callbacks=[lambda *_: signal.raise_signal(signal.SIGINT)])
+    (out / "step-1").symlink_to(archive)
+    (out / "step-3").mkdir()
+    (out / "step-3" / "notes.txt").write_text("mine")
+    train(tiny("system.checkpoint_every=4", "system.keep=1"), out)
+    assert sorted(archive.rglob("*")) == before
+    assert sorted(path.name for path in out.glob("step-*")) == ["step-1", "step-20", "step-3"]
+
+
+@pytest.mark.parametrize("content", ['{"state/.met', "[1]", '"abc"', "\xff"])
+def test_a_damaged_marker_is_one_line(content, tiny, tmp_path):
+    train(tiny("system.keep=0"), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "step-20")
+    (tmp_path / "run" / "step-10" / "COMPLETE").write_text(content, encoding="latin-1")
+    with pytest.raises(RecordError, match="COMPLETE is damaged; remove step-10 to go on earlier"):
+        train(tiny("system.keep=0"), tmp_path / "run")
+
+
 def test_what_was_not_finished_is_no_checkpoint(tiny, tmp_path):
     train(tiny(), tmp_path / "run")
     (tmp_path / "run" / "step-20" / "COMPLETE").unlink()

@@ -98,6 +98,9 @@ def test_flops_takes_what_train_takes(capsys, tmp_path):
             run(flops, *words)
             out.append(capsys.readouterr().out)
         assert out[0] == out[1]
+    plain.write_text("steps = 3\nwidth = 64\n")
+    with pytest.raises(SettingsError, match=r"unknown setting width; a model's stand under \[model\]"):
+        run(flops, "--config", str(plain))
 
 
 @pytest.mark.parametrize(

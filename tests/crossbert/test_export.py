@@ -243,8 +243,9 @@ def test_what_is_damaged_is_refused_and_leaves_nothing(tmp_path):
     save_file({name: value for name, value in state.items() if name != "predictor.mask"}, folder / "model.safetensors")
     refuse("lacks weight predictor.mask")
     (folder / "model.safetensors").write_bytes(weights)
-    (folder / "COMPLETE").write_text(json.dumps({"model.safetensors": 1}))
-    refuse("model.safetensors is damaged: its checksum")
+    for part in ("model.safetensors", "config.json", "tokenizer/tokenizer.json"):
+        (folder / "COMPLETE").write_text(json.dumps({part: 1}))
+        refuse(f"{part} is damaged: its checksum")
     (folder / "COMPLETE").write_text("")
     (folder / "config.json").write_text("{")
     refuse("damaged")

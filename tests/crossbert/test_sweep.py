@@ -19,7 +19,7 @@ from crossbert.fit import read_sweep
 from crossbert.reading import find_checkpoint
 from crossbert.scaling import paper_flops
 from crossbert.settings import SlurmSettings
-from crossbert.swept import read_sweeps, size
+from crossbert.swept import differently_probed, read_sweeps, size
 from frozenprobe.engine.cluster import run_jobs
 from frozenprobe.files import sole_writer
 from frozenprobe.records.reading import read_run
@@ -117,6 +117,19 @@ def test_runs_that_were_probed_otherwise_are_named_below_the_table(tiny_config, 
         assert sweep(file, "--config", tiny_config, "--set", *SHORT, *probe, "--out", out, "--quiet") == 0
         told = capsys.readouterr().out.splitlines()[-1]
     assert told == "not measured alike: train rows 50 (mask_ratio=0.25), 40 (mask_ratio=0.5)"
+
+
+def test_other_tasks_and_settings_of_knn_are_named_too(tiny_config, tmp_path, capsys):
+    out = tmp_path / "sweep"
+    more = ["tasks=builtin-sentiment,builtin-paraphrase", "probes.knn.distances=l2"]
+    for rate, probe in (("1e-3", []), ("2e-3", more)):
+        axes = ["--set", *SHORT, f"optimiser.learning_rate={rate}", "seed=1,2"]
+        words = ["--config", tiny_config, *axes, "--probe", *PROBE, *probe]
+        assert sweep(*words, "--out", out / rate, "--checkpoints", "last", "--quiet") == 0
+        assert "not measured alike" not in capsys.readouterr().out
+    (told,) = differently_probed(read_sweeps([out]))
+    assert "tasks B-Sent (seed=1, seed=2), B-Para + B-Sent (seed=1, seed=2)" in told
+    assert "knn distances" in told
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(command, capsys):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import pytest
 import torch
@@ -160,11 +161,13 @@ def test_a_folder_holds_one_run(whole, tiny, tmp_path):
         train(tiny(), tmp_path / "foreign")
 
 
-def test_what_is_refused_leaves_the_folder_free(tiny, tmp_path):
+def test_what_is_refused_leaves_the_folder_free(tiny, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    for wrong in ("model.sequence_length=100000", "data.held_out=nowhere", "system.device=tpu"):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    wrongs = ("model.sequence_length=100000", "data.held_out=nowhere", "system.device=tpu", "system.trackers=wandb")
+    for wrong in wrongs:
         with pytest.raises(FrozenprobeError):
-            train(tiny(wrong), out)
+            train(tiny(wrong, "seed=5"), out)
     train(tiny(), out)
 
 

@@ -204,6 +204,19 @@ def test_folders_that_a_run_leaves_go_with_it_but_for_its_own(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["manifest.json", "model", "units"]
 
 
+@pytest.mark.parametrize("manifest_file", ["{", None])
+def test_folders_of_others_stay_although_runs_leave_such(tmp_path, manifest_file):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("precious")
+    (tmp_path / "units").mkdir()
+    (tmp_path / "units" / "0000.parquet").write_text("no unit")
+    if manifest_file is not None:
+        (tmp_path / "manifest.json").write_text(manifest_file)
+    with pytest.raises(RecordError, match="holds other files"):
+        RunStore(tmp_path, manifest(), overwrite=True, leaves=("model",))
+    assert (tmp_path / "model" / "weights").read_text() == "precious"
+
+
 def test_the_new_manifest_is_there_before_old_units_go(tmp_path, monkeypatch):
     RunStore(tmp_path, manifest()).write(make_unit(), {})
     monkeypatch.setattr(store_module.Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "I/O error")))
