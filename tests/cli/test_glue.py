@@ -122,11 +122,12 @@ def test_a_second_run_computes_nothing_and_a_missing_unit_is_made_up(finished, t
 
 
 def test_a_changed_weight_is_another_run(finished, tiny_bert, tmp_path, capsys):
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load as load_weights
+    from safetensors.torch import save_file
 
     model = tmp_path / tiny_bert.name
     shutil.copytree(tiny_bert, model)
-    weights = load_file(model / "model.safetensors")
+    weights = load_weights((model / "model.safetensors").read_bytes())
     weights["encoder.layer.0.output.dense.bias"] += 1
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     assert glue("--ckpt", model, "--out", finished) == 2

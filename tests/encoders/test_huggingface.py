@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as load_weights
+from safetensors.torch import save_file
 
 from frozenprobe.encoders.contract import check_padding
 from frozenprobe.encoders.registry import load_encoder
@@ -263,14 +264,14 @@ def test_random_init_of_other_architectures(folders, name):
 def test_fingerprint_sees_one_weight_and_forgets_it(tmp_path):
     folder = tiny.save(tmp_path / "same-name")
     before = load(folder).fingerprint()
-    weights = load_file(folder / "model.safetensors")
+    weights = load_weights((folder / "model.safetensors").read_bytes())
     name = "encoder.layer.1.output.dense.bias"
     weights[name][3] += 1e-3
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     after = load(folder).fingerprint()
     assert after != before
     weights[name][3] -= 1e-3
-    weights[name][3] = load_file(tiny.save(tmp_path / "copy") / "model.safetensors")[name][3]
+    weights[name][3] = load_weights((tiny.save(tmp_path / "copy") / "model.safetensors").read_bytes())[name][3]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load(folder).fingerprint() == before == load(tmp_path / "copy").fingerprint()
 
@@ -302,7 +303,7 @@ def test_remote_code_needs_to_be_asked_for(tmp_path):
 def test_remote_code_equals_the_model_built_directly(tmp_path):
     folder = tiny.save_remote_code(tmp_path / "neo", seed=3)
     direct = TinyRemoteModel(TinyRemoteConfig()).eval()
-    direct.load_state_dict(load_file(folder / "model.safetensors"))
+    direct.load_state_dict(load_weights((folder / "model.safetensors").read_bytes()))
     state = torch.get_rng_state()
     encoder = load(folder, trust_remote_code=True)
     assert torch.equal(state, torch.get_rng_state())
