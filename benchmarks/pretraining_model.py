@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measure import by_turns
@@ -184,7 +185,8 @@ def utilisation(tiny: bool = False) -> list[dict[str, Any]]:
         with _Products() as products:  # as written, before compilation
             train_step(build_model(shape), sequences, compiled=False)()
         ideal = sum(count * _matmul_seconds(*product) for product, count in products.shapes.items())
-        seconds = _median(train_step(build_model(shape), sequences, compiled=not tiny), rounds)
+        step = train_step(build_model(shape), sequences, compiled=not tiny)
+        seconds = _median(step, rounds)
         flops = sum(2 * b * m * k * n * count for (b, m, k, n), count in products.shapes.items())
         rows.append(
             {
@@ -196,12 +198,26 @@ def utilisation(tiny: bool = False) -> list[dict[str, Any]]:
                 "products_of_exact_flops": flops / sequences / exact_flops(shape),
                 "gflops_reached": flops / seconds / 1e9,
                 "gflops_of_products": flops / ideal / 1e9,
+                "share_of_step_in_products": _share_in_products(step),
                 "mfu_of_square_matmul": flops / seconds / measured_peak(torch.device(DEVICE), torch.bfloat16),
                 "target": "at least 0.5",
                 "met": ideal / seconds >= 0.5,
             }
         )
     return rows
+
+
+def _share_in_products(step: Step) -> float | None:
+    """How much of a step on a CPU its matrix products take where they stand: behind other work, with nothing in a cache."""
+    if DEVICE != "cpu":
+        return None
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        started = time.perf_counter()
+        for _ in range(3):
+            step()
+        seconds = time.perf_counter() - started
+    products = ("aten::mm", "aten::addmm", "aten::bmm")
+    return sum(row.self_cpu_time_total for row in seen.key_averages() if row.key in products) / 1e6 / seconds
 
 
 def _matmul_seconds(b: int, m: int, k: int, n: int) -> float:

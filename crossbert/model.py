@@ -261,7 +261,7 @@ def build_model(config: ModelConfig) -> PretrainingModel:
     No random state is touched.
     """
     models: dict[str, type[PretrainingModel]] = {"crossbert": CrossBert, "bert": Bert, "electra": Electra}
-    device = torch.get_default_device()
+    device = torch.empty(0).device  # get_default_device of older versions does not know of `with torch.device`
     with torch.device("meta"):  # else transformers would draw weights of its own
         model = models[config.objective](config)
     if device.type != "meta":
