@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # torch says so at every checkpoint of a single process, which is what is asked for.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+warnings.filterwarnings("ignore", message="torch.distributed is (disabled, )?unavailable or uninitialized")
+warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # older versions warn of themselves
 
 
 def checkpoints(run: Path) -> list[Path]:

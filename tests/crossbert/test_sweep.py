@@ -68,7 +68,7 @@ def test_a_sweep_trains_probes_and_leaves_records(command, capsys):
         assert find_checkpoint(run.folder / "train").name == "step-4"
         assert run.flops() == 4 * 8 * paper_flops(run.model)
         assert run.flops(2) == run.flops() / 2
-    table = pd.read_csv(out / "sweep.csv")
+    table = pd.read_csv(out / "sweep.csv", float_precision="round_trip")
     assert table["model"].tolist() == [size(run.model) for run in runs]
     assert table["loss"].tolist() == [run.validations[-1]["validation_loss"] for run in runs]
     scores = read_run(runs[1].probe_folders[-1]).scores()

@@ -118,7 +118,7 @@ def _save_pooler(model: MtebEncoder, folder: Path) -> None:
     try:
         # Not inference mode, whose tensors torch.export cannot trace.
         with torch.no_grad():
-            batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+            batch, length = (torch.export.Dim(name, max=2**31) for name in ("batch", "length"))
             shapes = ({0: batch, 1: length}, {0: batch, 1: length})
             program = torch.export.export(pooler, _example(3, 7, width), dynamic_shapes=shapes, strict=False)
             exported = exported_pooling.ExportedPooling(model.width(), width, program)
