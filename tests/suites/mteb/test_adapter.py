@@ -204,7 +204,9 @@ def test_rows_without_a_data_set_below_them_are_read_from_the_batches(tiny, mteb
 
 
 def test_the_token_budget_is_kept_once_enough_was_encoded_to_measure_it(tiny, mteb_encoder, monkeypatch):
-    monkeypatch.setattr("frozenprobe.suites.mteb.adapter._MEASURED_BATCHES", 2)  # enough for whichever budget is fastest today
+    monkeypatch.setattr(
+        "frozenprobe.suites.mteb.adapter._MEASURED_BATCHES", 2
+    )  # enough for whichever budget is fastest today
     model = mteb_encoder(tiny)
     encode(model, ["few", "texts"])
     assert model.features.tokens_per_batch is None
