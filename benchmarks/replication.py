@@ -205,12 +205,13 @@ def _run(arguments: argparse.Namespace) -> int:
         tell=lambda line: None if arguments.quiet else print(line, file=sys.stderr, flush=True),
         callbacks=[Deadline(arguments.minutes)],
     )
-    write_table(out / "runs")
+    swept = read_sweeps([out / "runs"])
+    write_table(out / "runs", swept)
     if failed:
         raise FrozenprobeError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
     assert all(map(is_finished, jobs))
     names = {job.member.name for job in jobs}
-    result = report([run for run in read_sweeps([out / "runs"]) if run.name in names])
+    result = report([run for run in swept if run.name in names])
     console = Console()
     print_report(result, console if console.is_terminal else Console(width=180))
     figure = write(result, arguments) if arguments.write else out / "replication.svg"

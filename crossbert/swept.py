@@ -185,9 +185,9 @@ def differently_probed(runs: Sequence[SweptRun]) -> list[str]:
     return unlike(rows)
 
 
-def write_table(folder: Path) -> pd.DataFrame:
-    """Writes `sweep.csv` of a sweep's finished runs, and returns it."""
-    frame = table(read_sweeps([folder]))
+def write_table(folder: Path, runs: Sequence[SweptRun]) -> pd.DataFrame:
+    """Writes `sweep.csv` of the finished ones of a sweep's runs, and returns it."""
+    frame = table(runs)
     if len(frame):
         write_atomically(folder / TABLE, frame.to_csv(index=False).encode())
     return frame

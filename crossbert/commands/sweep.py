@@ -82,8 +82,9 @@ def run(arguments: argparse.Namespace) -> None:
         reporter=partial(default_reporter, arguments.quiet),
         tell=tell,
     )
-    _print_table(write_table(arguments.out), console)
-    for line in differently_probed(read_sweeps([arguments.out])):
+    runs = read_sweeps([arguments.out])
+    _print_table(write_table(arguments.out, runs), console)
+    for line in differently_probed(runs):
         console.print(line, style="yellow", soft_wrap=True, highlight=False)
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())

@@ -33,20 +33,22 @@ def test_wrong_options_are_one_line_and_exit_2(capsys, argv, message):
     assert output.err.count("\n") == 1
 
 
-def test_an_unknown_key_in_a_config_file_says_what_is_allowed(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[probes]\nlambda = 3\n", "unknown setting probes.lambda; allowed are regimes, draws, max_train"),
+        (
+            '[settings]\nsuite = "builtin"\n',
+            "what --help lists under settings stands at the top of the file, in no section",
+        ),
+    ],
+)
+def test_what_a_config_file_may_not_hold_says_what_is_allowed(content, message, capsys, tmp_path):
     config = tmp_path / "run.toml"
-    config.write_text('[encoder]\nckpt = "x"\n[probes]\nlambda = 3\n')
+    config.write_text(f'{content}[encoder]\nckpt = "x"\n')
     code, output = run(capsys, "glue", "--out", "r", "--config", str(config))
     assert code == 2
-    assert "unknown setting probes.lambda; allowed are regimes, draws, max_train" in output.err
-
-
-def test_the_group_settings_is_no_section_of_a_config_file(capsys, tmp_path):
-    config = tmp_path / "run.toml"
-    config.write_text('[settings]\nsuite = "builtin"\n[encoder]\nckpt = "x"\n')
-    code, output = run(capsys, "glue", "--out", "r", "--config", str(config))
-    assert code == 2
-    assert "what --help lists under settings stands at the top of the file, in no section" in output.err
+    assert message in output.err
 
 
 def test_help_lists_every_setting_with_its_default(capsys):
